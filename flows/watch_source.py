@@ -25,7 +25,16 @@ from flows.job.run_labels import label_host
 from flows.run.run_names import run_name
 from tasks.core.plan import File
 from tasks.errors import JobError, NoInputError, RowmillError, few
-from tasks.sources.arrivals import Arrival, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.sources.arrivals import (
+    Arrival,
+    data_files,
+    group_files,
+    load_seen,
+    load_strays,
+    look,
+    save_seen,
+    select_marked_files,
+)
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
@@ -119,11 +128,11 @@ def _look(
     files, strays = data_files(there, _root_of(there, root, options), patterns, format)
     complete = files
     if marker:
-        complete = marked(files, _root_of(files, root, options), marker, options)
+        complete = select_marked_files(files, _root_of(files, root, options), marker, options)
         settle = 0
         strays = [file for file in strays if file.path.rpartition("/")[2] != marker]
     new, seen = look(complete, seen, time.time(), settle)
-    arrivals = list(grouped(new, _root_of(new, root, options)))
+    arrivals = list(group_files(new, _root_of(new, root, options)))
     asyncio.run(_tell(arrivals, {file.path: file for file in new}))
     save_seen(note, seen, [file.path for file in strays])
     for arrival in arrivals:
@@ -164,7 +173,7 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
         if strays:
             left_out = few([file.path for file in strays], MOST_NAMED)
             logging.getLogger("rowmill").warning("not announced, since they are not data by name: %s", left_out)
-    arrivals = [arrival for root, files in by_root.items() for arrival in grouped(files, root)]
+    arrivals = [arrival for root, files in by_root.items() for arrival in group_files(files, root)]
     asyncio.run(_tell(arrivals, {}))
     return len(arrivals)
 

@@ -44,7 +44,9 @@ class _Bounded(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.depth > MOST_DEPTH:
-            raise _refused(f"values are nested more than {MOST_DEPTH} levels deep", self.peek_event().start_mark)
+            raise _make_yaml_error(
+                f"values are nested more than {MOST_DEPTH} levels deep", self.peek_event().start_mark
+            )
         self.depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -66,11 +68,13 @@ def _as_text(key: yaml.Node) -> yaml.Node:
 def compose(text: str) -> yaml.Node | None:
     """The nodes of a text; a yaml.YAMLError where it is not YAML, or too much of it."""
     if len(text) > MOST_TEXT:
-        raise _refused(f"the text has {len(text):,} characters, more than {MOST_TEXT:,}", None)
+        raise _make_yaml_error(f"the text has {len(text):,} characters, more than {MOST_TEXT:,}", None)
     node: yaml.Node | None = yaml.compose(text, Loader=_Bounded)
     if node is not None and (count := _values(node, {})) > MOST_VALUES:
         why = f"it stands for {count:,}" if count < 10**15 else f"it stands for {count:.0e}"
-        raise _refused(f"{why} values, more than {MOST_VALUES:,}, with what its aliases repeat", node.start_mark)
+        raise _make_yaml_error(
+            f"{why} values, more than {MOST_VALUES:,}, with what its aliases repeat", node.start_mark
+        )
     return node
 
 
@@ -81,7 +85,7 @@ def construct(node: yaml.Node | None) -> object:
     try:
         return yaml.SafeLoader("").construct_document(node)
     except (AttributeError, LookupError, OverflowError, TypeError) as error:  # of `!!timestamp x`, `!!bool z`
-        raise _refused(f"a value is not what its tag says ({error})", node.start_mark) from None
+        raise _make_yaml_error(f"a value is not what its tag says ({error})", node.start_mark) from None
 
 
 def load(text: str) -> object:
@@ -93,11 +97,11 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
     """Count the values that a node stands for; a node that contains itself is an error."""
     if isinstance(node, yaml.ScalarNode):
         if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
-            raise _refused(f"a number has {len(node.value):,} digits", node.start_mark)
+            raise _make_yaml_error(f"a number has {len(node.value):,} digits", node.start_mark)
         return 1
     if id(node) in known:
         if known[id(node)] < 0:
-            raise _refused("a value holds itself", node.start_mark)
+            raise _make_yaml_error("a value holds itself", node.start_mark)
         return known[id(node)]
     known[id(node)] = -1
     inner = node.value if isinstance(node, yaml.SequenceNode) else [one for pair in node.value for one in pair]
@@ -105,5 +109,5 @@ def _values(node: yaml.Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _refused(problem: str, mark: yaml.Mark | None) -> yaml.YAMLError:
+def _make_yaml_error(problem: str, mark: yaml.Mark | None) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -71,7 +71,7 @@ def use_settings(preloads: Mapping[str, Sequence[str]]) -> None:
     loaded = {name: _preloads(name, ours) for name, ours in preloads.items()}
     dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **loaded})
     logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
-    _installed_packages_first()
+    _put_own_packages_first()
 
 
 def keep_on_without_reader() -> None:
@@ -119,15 +119,15 @@ def cpu_environment(threads: int | None) -> dict[str, str | None]:
 
 def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
     """The setting for variables that must stand before a worker's interpreter starts; those of its host's own win."""
-    return {BEFORE_START: _wanted(variables)}
+    return {BEFORE_START: _merge_variables(variables)}
 
 
 def local_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
     """The variables of workers that this process starts, whose lines would mix with its own."""
-    return _wanted({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
+    return _merge_variables({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
 
 
-def _wanted(variables: Mapping[str, str | None]) -> dict[str, Any]:
+def _merge_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
     return {**(dask.config.get(BEFORE_START, {}) or {}), "PYTHONSAFEPATH": "1", **variables}
 
 
@@ -155,7 +155,7 @@ def _preloads(setting: str, ours: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*own, *ours]))
 
 
-def _installed_packages_first() -> None:
+def _put_own_packages_first() -> None:
     """Make workers, which inherit `sys.path`, import this rowmill, not a flows/ or tasks/ of the current folder."""
     on_path = packages_on(sys.path, tuple(PACKAGES))
     missing = [folder for name, folder in PACKAGES.items() if folder / name not in on_path[name]]

@@ -38,11 +38,11 @@ def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
 
 def missing(before: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs of `before` that this host does not show any more."""
-    now = {gpu.uuid for gpu in gpus.installed()}
+    now = {gpu.uuid for gpu in gpus.list_all_gpus()}
     return [gpu for gpu in before if gpu.uuid not in now]
 
 
-def disappeared(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUpError:
+def make_lost_gpu_error(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUpError:
     """The error for GPUs that have disappeared from the host."""
     left = [str(gpu.index) for gpu in before if gpu not in gone]
     named = f"[{', '.join(left)}]" if left else "none is left: cluster.kind cpu"
@@ -60,7 +60,7 @@ def not_started(error: Exception, chosen: Sequence[Gpu], written: str = "") -> R
     if isinstance(error, RowmillError):
         return error
     if gone := missing(chosen):
-        return disappeared(gone, chosen, "while its worker started")
+        return make_lost_gpu_error(gone, chosen, "while its worker started")
     sizes = ", ".join(f"GPU {gpu.index} ({gpu.name}) of {gpu.memory / 1e9:,.1f} GB" for gpu in chosen)
     text = str(error).splitlines()[0] if str(error) else "no reason was given"
     return GiveUpError(

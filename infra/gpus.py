@@ -24,7 +24,7 @@ class Gpu:
         return device == str(self.index) or (device.startswith("GPU-") and self.uuid.startswith(device))
 
 
-def installed() -> list[Gpu]:
+def list_all_gpus() -> list[Gpu]:
     """Every GPU of the host, whatever CUDA_VISIBLE_DEVICES says; an empty list without a driver."""
     gpus = _by_nvml()
     return _by_nvidia_smi() if gpus is None else gpus
@@ -37,7 +37,7 @@ def visible(gpus: list[Gpu] | None = None, devices: str | None = None) -> list[G
     >>> [gpu.index for gpu in visible(two, "1,0")], visible(two, ""), visible(two, "-1")
     ([1, 0], [], [])
     """
-    gpus = installed() if gpus is None else gpus
+    gpus = list_all_gpus() if gpus is None else gpus
     devices = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
     if devices is None:
         return gpus
@@ -71,14 +71,14 @@ def _by_nvml() -> list[Gpu] | None:
         return None
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [_described(pynvml, index, handle) for index, handle in enumerate(handles)]
+        return [_read_gpu(pynvml, index, handle) for index, handle in enumerate(handles)]
     except pynvml.NVMLError:
         return None
     finally:
         pynvml.nvmlShutdown()
 
 
-def _described(nvml: ModuleType, index: int, handle: object) -> Gpu:
+def _read_gpu(nvml: ModuleType, index: int, handle: object) -> Gpu:
     uuid = nvml.nvmlDeviceGetUUID(handle)
     name = nvml.nvmlDeviceGetName(handle)
     return Gpu(index, str(uuid), str(name), nvml.nvmlDeviceGetMemoryInfo(handle).total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-def expanded(path: str) -> str:
+def expand_home(path: str) -> str:
     """The path with a home in the place of `~`; as it is where the home is unknown, of which `Path` makes a raw error.
 
     >>> expanded("~nobody-of-this-name/x")

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from tasks.cluster.current import current_pool, using
-from tasks.cluster.dask_frames import dask_frame, delayed_parts
+from tasks.cluster.dask_frames import dask_frame, delay_parts
 from tasks.cluster.dask_pool import DaskPool, over_frames
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
@@ -30,11 +30,11 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import MOST_ROWS, NUMBERED_ROWS, Block, Input, Partition, Piece, Plan, Sizing
 from tasks.core.schema import Schema
-from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, checked
+from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, make_section
 from tasks.engines import synchronize
 from tasks.engines.convert import libraries
 from tasks.engines.expression.syntax import parse
-from tasks.engines.expression.typing import typed
+from tasks.engines.expression.typing import type_expression
 from tasks.engines.matrices import Matrices, matrix_type
 from tasks.engines.types import DataFrame
 from tasks.errors import JobError, RowmillError, near
@@ -43,7 +43,7 @@ from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet, no_row_left
 from tasks.job.source_rules import (
     check_splitting,
-    described,
+    describe_rules,
     downsampling_of,
     exact_columns,
     looks,
@@ -51,12 +51,12 @@ from tasks.job.source_rules import (
     with_weight,
 )
 from tasks.job.text_order import check_text_order
-from tasks.manifest import LEFT_OUT, chosen_versions
+from tasks.manifest import LEFT_OUT, choose_versions
 from tasks.shuffle.group_by_keys import by_keys
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
+from tasks.shuffle.row_sets import check_unique, find_repeated_rows, split_division
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.exploded import exploded_text
+from tasks.sources.exploded import describe_explode
 from tasks.sources.formats import FORMATS, LAYOUT
 from tasks.sources.frames import (
     FrameFacts,
@@ -67,12 +67,12 @@ from tasks.sources.frames import (
     frames_of,
     index_of,
     is_dask_collection,
-    measured,
+    measure_frame,
     own_frame,
     to_table,
 )
 from tasks.sources.planning import make_plan, partition_size
-from tasks.sources.reader import FramePlan, checked_names, read
+from tasks.sources.reader import FramePlan, read, resolve_columns
 from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.storage.files import check_unchanged, is_remote, local_path
@@ -236,7 +236,7 @@ class Dataset(KnownFromNVTabular):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
             if index is not None:
                 raise JobError("files have no index", where=f"Dataset, index={index!r}", do="leave index out")
-            self._section = checked(Source, {"path": path, **size, **values}, "Dataset")
+            self._section = make_section(Source, {"path": path, **size, **values}, "Dataset")
         elif values:
             raise JobError(
                 f"a data set of a frame takes no {', '.join(values)}",
@@ -246,7 +246,7 @@ class Dataset(KnownFromNVTabular):
             )
         elif is_dask_collection(source):
             check_dask_frame(source)
-        self._size = self._section or checked(Source, {"path": ".", **size}, "Dataset")
+        self._size = self._section or make_section(Source, {"path": ".", **size}, "Dataset")
 
     def __repr__(self) -> str:
         texts = [_source_text(self.source), f"engine={self.engine!r}"]
@@ -262,7 +262,7 @@ class Dataset(KnownFromNVTabular):
         if self._section:
             return None
         engine = libraries.resolve_engine(self.engine)
-        frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measured, engine, alone))
+        frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measure_frame, engine, alone))
         if frames.indexes:
             self._warn_once(INDEX, frames.indexes[0])
         if self._is_lazy and not self._is_persisted:
@@ -315,7 +315,7 @@ class Dataset(KnownFromNVTabular):
             write_bad_lines(target, [(plan, bad)])
         if bad:
             log.warning("%s", bad_lines_text(bad))
-        if exploded := exploded_text(plan):
+        if exploded := describe_explode(plan):
             log.info("%s", exploded)
         return plan
 
@@ -435,7 +435,7 @@ class Dataset(KnownFromNVTabular):
         1  a  1
         """
         names = [keys] if isinstance(keys, str) else list(keys)
-        return self._ruled("unique", {"keys": names, "keep": keep, "by": by}, behind=("split", "downsample"))
+        return self._add_rule("unique", {"keys": names, "keep": keep, "by": by}, behind=("split", "downsample"))
 
     def split(
         self,
@@ -481,7 +481,7 @@ class Dataset(KnownFromNVTabular):
             "look_back": look_back,
             "unit": unit,
         }
-        whole = self._ruled("split", values)
+        whole = self._add_rule("split", values)
         assert whole._rows is not None
         splits: dict[str, Dataset] = {}
         for name in whole._rows.source.splits:
@@ -520,12 +520,12 @@ class Dataset(KnownFromNVTabular):
                 error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why, do=error.do
             ) from None
         values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
-        ruled = self._ruled("downsample", values)
+        ruled = self._add_rule("downsample", values)
         assert ruled._rows is not None
         ruled._rows = replace(ruled._rows, source=ruled._rows.source.model_copy(update={"strict": strict}))
         return ruled
 
-    def _ruled(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
+    def _add_rule(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
         """The data set with one more rule on its rows."""
         where = f"Dataset.{name}"
         known = self._rows or _ChosenRows(self._unkeyed, Source(path="."))
@@ -540,7 +540,7 @@ class Dataset(KnownFromNVTabular):
             why = "rows are made unique, then split and down-sampled, each once"
             raise JobError(what, where=where, why=why, do=do)
         ruled = copy(self)
-        ruled._rows = known.with_rule(name, checked(RULES[name], values, where))
+        ruled._rows = known.with_rule(name, make_section(RULES[name], values, where))
         return ruled
 
     @property
@@ -683,7 +683,7 @@ class Dataset(KnownFromNVTabular):
     def _reading(self, columns: Sequence[str] | None) -> tuple[list[str], Plan | FramePlan | Work]:
         """(the columns to read, all but the row number where none are named; what reads them); a DataError for a column
         that is not there."""
-        names = checked_names(replace(self.plan, schema=self.schema), columns)
+        names = resolve_columns(replace(self.plan, schema=self.schema), columns)
         self.warn_of_differences(names)
         stays = libraries.resolve_engine(self.engine) == "cudf" and self.frames is not None and self.frames.inputs
         return names, self.handle if self._rows is None and not stays else self._work(names)
@@ -702,7 +702,7 @@ class Dataset(KnownFromNVTabular):
             if rows >= n and tables:
                 break
             with using(self.client):
-                tables.append(_table(source, None, self.plan.alone(block), n - rows))
+                tables.append(_read_partition_table(source, None, self.plan.alone(block), n - rows))
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
@@ -729,7 +729,7 @@ class Dataset(KnownFromNVTabular):
         """
         engine = libraries.resolve_engine(self.engine)
         if self._own_schema is not None and self._is_own_frame:
-            names = checked_names(Plan((), "frame", self._own_schema, (), ()), columns)
+            names = resolve_columns(Plan((), "frame", self._own_schema, (), ()), columns)
             if self._index is None and (index := index_of(self.source._meta)):
                 self._warn_once(INDEX, index)
             return own_frame(self.source, names, self._own_schema, engine, self._index)
@@ -791,8 +791,8 @@ class Dataset(KnownFromNVTabular):
         matrices = self.matrices(columns, dtype)
         partitions = self.plan.partitions
         with using(self.client):
-            blocks = delayed_parts(Matrices.read, matrices, partitions, "matrix")
-        return matrices.stacked(blocks, self.row_counts(partitions), len(matrices.names))
+            blocks = delay_parts(Matrices.read, matrices, partitions, "matrix")
+        return matrices.stack_blocks(blocks, self.row_counts(partitions), len(matrices.names))
 
     def matrices(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> Matrices:
         """What reads partitions as the matrices of which `to_dask_array` consists."""
@@ -887,7 +887,7 @@ class _ChosenRows:
     def rules(self) -> RowRules:
         """What a pass leaves out."""
         if self.source.downsample:
-            typed(parse(self.source.downsample.where), self.dataset.plan.schema)
+            type_expression(parse(self.source.downsample.where), self.dataset.plan.schema)
         repeated = self._looked.repeated
         division = self._looked.division
         splitting = splitting_of(self.source, self.split, division) if self.source.split else None
@@ -910,7 +910,7 @@ class _ChosenRows:
     @property
     def described(self) -> dict[str, Any]:
         """The rules as a manifest has them, without what a pass counts."""
-        return described(self.source, self._looked.left_out, self._looked.division)
+        return describe_rules(self.source, self._looked.left_out, self._looked.division)
 
     @property
     def _looked(self) -> _RowFacts:
@@ -938,7 +938,7 @@ class _ChosenRows:
         folder = Path(scratch.path)
         every = SourceRows(data.handle, plan, engine, pool)
         if source.unique:
-            repeated, count = repeated_rows(every, source.unique, folder / "repeated.bits")
+            repeated, count = find_repeated_rows(every, source.unique, folder / "repeated.bits")
             log.info("unique leaves out %s rows: other rows have the same keys", f"{count:,}")
         if source.split:
             division = split_division(replace(every, rules=RowRules(repeated)), source.split, folder)
@@ -959,24 +959,24 @@ class _ChosenRows:
         return replace(self, dataset=known["dataset"], shared=known["shared"])
 
 
-def _picked(work: Work, partition: Partition) -> dict[str, Any]:
-    evaluation = work.opened(partition, work.bound.targets)
+def _compute_columns(work: Work, partition: Partition) -> dict[str, Any]:
+    evaluation = work.open_partition(partition, work.bound.targets)
     return {name: evaluation.column(place, name) for place, name in work.bound.targets}
 
 
-def _table(
+def _read_partition_table(
     source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition, most: int = MOST_ROWS
 ) -> pa.Table:
     """The rows of a partition, `most` at most; of a `Work` those that its rules keep."""
     if not isinstance(source, Work):
         return read(source, partition, columns).slice(0, most)
-    picked = source.kernels.slice_rows(_picked(source, partition), 0, most)
+    picked = source.kernels.slice_rows(_compute_columns(source, partition), 0, most)
     return source.kernels.host_columns(picked, Schema(source.schema[name] for name in picked))
 
 
 def _count_rows(work: Work, partition: Partition) -> int:
     """The rows of a partition that the rules of a data set keep."""
-    return len(work.opened(partition, []).context.rows)
+    return len(work.open_partition(partition, []).context.rows)
 
 
 def _columns(work: Work, partition: Partition) -> pa.Table | dict[str, Any]:
@@ -997,17 +997,17 @@ def _within(partition: Partition) -> tuple[Block, ...]:
     return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
 
 
-def _measured(engine: str, alone: Partition) -> FrameFacts:
+def _measure_frame(engine: str, alone: Partition) -> FrameFacts:
     """The figures of a frame, on the worker that has it."""
     gpu_setup.prepare(engine)
-    return measured(frame_here(alone.inputs[0].frame), engine)
+    return measure_frame(frame_here(alone.inputs[0].frame), engine)
 
 
 def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> DataFrame:
     source, columns, engine = handle
     if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
-        return source.kernels.user_frame(_picked(source, partition))
-    return libraries.to_frame(_table(source, columns, partition), engine)
+        return source.kernels.user_frame(_compute_columns(source, partition))
+    return libraries.to_frame(_read_partition_table(source, columns, partition), engine)
 
 
 def _versions(source: object, versions: str) -> list[str]:
@@ -1018,7 +1018,7 @@ def _versions(source: object, versions: str) -> list[str]:
             where="Dataset",
             do="give its folder as source, or leave versions out",
         )
-    return [str(path) for path in chosen_versions(Path(local_path(os.fspath(source))), versions)]
+    return [str(path) for path in choose_versions(Path(local_path(os.fspath(source))), versions)]
 
 
 def _source_text(source: Any) -> str:

@@ -31,7 +31,7 @@ from tasks.storage.documents import (
     Names,
     Number,
     check_columns,
-    parsed,
+    parse_document,
     seal,
 )
 from tasks.storage.files import local_folder
@@ -245,17 +245,17 @@ class Manifest:
                 where=str(path),
                 do="upgrade rowmill",
             )
-        parsed(ManifestForm, data, path / MANIFEST)
+        parse_document(ManifestForm, data, path / MANIFEST)
         check_columns(data["schema"], path / MANIFEST, "schema")
         return Manifest(str(path), data)
 
 
-def dated_lines(dated: JsonObject) -> list[str]:
+def describe_run_date(dated: JsonObject) -> list[str]:
     """The date of a run as manifests and fitted workflows have it (`dated`), where it comes from, and what each pattern
     of its job became.
 
     >>> became = {"source.path": {"pattern": "in/{date}", "text": "in/2026-11-22"}}
-    >>> dated_lines({"date": "2026-11-22", "timezone": "UTC", "origin": "run.date", "became": became})
+    >>> describe_run_date({"date": "2026-11-22", "timezone": "UTC", "origin": "run.date", "became": became})
     ['2026-11-22, of run.date (UTC)', 'source.path: in/{date} is in/2026-11-22']
     """
     origin = str(dated.get("origin", ""))
@@ -266,7 +266,7 @@ def dated_lines(dated: JsonObject) -> list[str]:
     return lines + [f"{place}: {one['pattern']} is {one['text']}" for place, one in became.items()]
 
 
-def chosen_versions(folder: Path, text: str) -> list[Path]:
+def choose_versions(folder: Path, text: str) -> list[Path]:
     """The versions of an output that `versions` names, the oldest first: `all`, `v0003`, `v0003..v0007`, `v0003..`.
 
     For a split of versions (`out/train`) those of the split. Discarded versions are left out, with a warning, and so

@@ -18,13 +18,13 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.current import using
 from tasks.cluster.dask_frames import dask_frame
-from tasks.cluster.lost_worker import explained_losses
+from tasks.cluster.lost_worker import explain_losses
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import Partition, Plan
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
-from tasks.core.settings import Output, Run, checked
+from tasks.core.settings import Output, Run, make_section
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import library, resolve_engine
 from tasks.engines.types import DataFrame
@@ -41,7 +41,7 @@ from tasks.job.apply_fitted import (
     as_read,
     in_fitted_types,
     labels_without,
-    needed_columns,
+    list_needed_columns,
     targets_of,
     wider_number,
     without,
@@ -130,7 +130,7 @@ class Workflow(KnownFromNVTabular):
         check_runs(bound, keys_of(dataset.plan))
         dataset.warn_of_differences(_read_by(bound))
         work = Work(dataset.handle, self.final, dataset.schema, engine, rules=dataset.rules)
-        with explained_losses("fit", dataset.pool, engine):
+        with explain_losses("fit", dataset.pool, engine):
             result = learn(work, dataset.plan, dataset.pool)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = result.state
@@ -197,7 +197,7 @@ class Workflow(KnownFromNVTabular):
         self, data: object, settings: Mapping[str, str], refit_all: bool, night: date | None, forget_days: int | None
     ) -> tuple[Dataset, int]:
         """Learn; (the data set in the types of the fit, the number of its first row)."""
-        state = self._fitted()
+        state = self._require_state()
         schema = self.schema
         assert schema is not None
         dataset = self._as_fitted(as_dataset(data, self.client))
@@ -221,7 +221,7 @@ class Workflow(KnownFromNVTabular):
         )
         check_runs(bound, keys_of(dataset.plan))
         work = Work(dataset.handle, self.final, schema, resolve_engine(dataset.engine), rules=dataset.rules)
-        with explained_losses("refit", dataset.pool, work.engine):
+        with explain_losses("refit", dataset.pool, work.engine):
             result = learn(work, dataset.plan, dataset.pool, base)
         check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
         self.state = result.state
@@ -252,7 +252,7 @@ class Workflow(KnownFromNVTabular):
         are `waiting` for room (`max_size`) or `forgotten`; a merged one has `old` and `new` parameters, or how many
         `groups` are new and changed; a frozen one has in `would` what a fit would make different now.
         """
-        return self._fitted().changed
+        return self._require_state().changed
 
     # applying
 
@@ -276,10 +276,10 @@ class Workflow(KnownFromNVTabular):
         other missing column, and for a column of another kind or with values that the fitted type does not hold.
         """
         if isinstance(data, (Dataset, Transformed, str, os.PathLike, list, tuple)) or library(data) == "dask":
-            self._fitted()
+            self._require_state()
             assert self.schema is not None
             data = self._as_fitted(as_dataset(data, client or self.client))
-            bound = Bound(self.final, self.schema, self._fitted().values)
+            bound = Bound(self.final, self.schema, self._require_state().values)
             plan = in_fitted_types(data.plan, bound, self.input_schema, data.own_types, data.exact, training=False)
             in_types = data.in_types(plan)
             if not set(self.schema) - {ROW} <= set(in_types.schema):
@@ -299,7 +299,7 @@ class Workflow(KnownFromNVTabular):
 
     def _of_fewer_columns(self, data: Dataset) -> Transformed:
         """Of a data set that lacks columns of the fit: all outputs, or all but the targets."""
-        left_out = self._left_out(data.schema, "the data set")
+        left_out = self._list_missing_targets(data.schema, "the data set")
         final, schema = without(self.final, self._fitted_columns, data.schema, left_out)
         schema = as_read(schema, data.schema)
         return Transformed(self, data, training=False, final=final, schema=schema, left_out=left_out)
@@ -308,7 +308,7 @@ class Workflow(KnownFromNVTabular):
     def _fitted_columns(self) -> Schema:
         return Schema(c for c in (self.schema or Schema()).columns if c.name != ROW)
 
-    def _left_out(self, there: Schema, where: str) -> list[str]:
+    def _list_missing_targets(self, there: Schema, where: str) -> list[str]:
         """The targets that cannot be made of these columns, named in the log the first time; a DataError for any other
         output."""
         fitted = self._fitted_columns
@@ -322,7 +322,7 @@ class Workflow(KnownFromNVTabular):
         return left_out
 
     def _transform_frame(self, data: F) -> F:
-        state = self._fitted()
+        state = self._require_state()
         schema = self.schema
         assert schema is not None
         if self._bound is None:
@@ -338,9 +338,9 @@ class Workflow(KnownFromNVTabular):
         gpu_setup.prepare(engine)
         kernels = engines.engine(engine)
         bound = self._in_wider_types(bound, table)
-        columns = kernels.from_arrow(_conformed(table, bound.source, needed))
+        columns = kernels.from_arrow(_conform_table(table, bound.source, needed))
         context = Context(kernels, kernels.row_numbers(0, table.num_rows))
-        evaluation = Evaluation(bound, columns, state, context, where="the given frame").filtered()
+        evaluation = Evaluation(bound, columns, state, context, where="the given frame").apply_filters()
         outputs = evaluation.outputs()
         warn(records(evaluation.failed))
         return restore(outputs, kernels, rows_kept(evaluation, bound, table.num_rows))
@@ -365,16 +365,16 @@ class Workflow(KnownFromNVTabular):
             columns = table.column_names if isinstance(data, pa.Table) else getattr(data, "columns", table.column_names)
             others = (str(name) for name in columns if str(name) not in table.column_names)
             there = Schema([*Schema.from_arrow(table.schema).columns, *(Column(name, pa.string()) for name in others)])
-            left_out = self._left_out(there, "the frame")
+            left_out = self._list_missing_targets(there, "the frame")
             fitted = self._fitted_columns
-            bound = Bound(without(self.final, fitted, fitted, left_out)[0], fitted, self._fitted().values)
-            self._bound_without[missing] = bound, needed_columns(bound)
+            bound = Bound(without(self.final, fitted, fitted, left_out)[0], fitted, self._require_state().values)
+            self._bound_without[missing] = bound, list_needed_columns(bound)
         return self._bound_without[missing]
 
     @cached_property
     def _needed(self) -> list[str]:
         assert self._bound is not None
-        return needed_columns(self._bound)
+        return list_needed_columns(self._bound)
 
     def inverse(self, data: F) -> F:
         """Turn ids into the values that Categorify coded, in a frame of output columns; other columns stay.
@@ -383,14 +383,14 @@ class Workflow(KnownFromNVTabular):
         columns. A JobError before a fit.
         """
         table, engine, restore = open_frame(data)
-        bound = Bound(self.final, self.schema or Schema(), self._fitted().values)
+        bound = Bound(self.final, self.schema or Schema(), self._require_state().values)
         columns: dict[str, Any] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             step = bound.encoder(len(bound.nodes) - 1, name) if name in bound.output else None
             if step is None or not isinstance(step.op, Categorify):
                 columns[name] = column
                 continue
-            values = step.op.inverse(column.combine_chunks(), self._fitted().values[step.key])
+            values = step.op.inverse(column.combine_chunks(), self._require_state().values[step.key])
             names = list(step.unit) if step.op.combo and len(step.unit) > 1 else [name]
             columns.update(zip(names, values, strict=True))
         gpu_setup.prepare(engine)
@@ -404,7 +404,7 @@ class Workflow(KnownFromNVTabular):
         """The source columns that `transform` needs; a JobError before a fit."""
         if self.schema is None:
             raise JobError("the workflow has no schema yet", do="call fit first")
-        return Schema(self.schema[n] for n in needed_columns(Bound(self.final, self.schema)))
+        return Schema(self.schema[n] for n in list_needed_columns(Bound(self.final, self.schema)))
 
     @property
     def output_schema(self) -> Schema:
@@ -463,7 +463,7 @@ class Workflow(KnownFromNVTabular):
         other.reading = self.reading
         return other
 
-    def _fitted(self) -> State:
+    def _require_state(self) -> State:
         if self.state is None:
             raise JobError(
                 "the workflow is not fitted", do="call fit or fit_transform first, or Workflow.load a fitted one"
@@ -481,7 +481,7 @@ class Workflow(KnownFromNVTabular):
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
         folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-        save_fitted(self.final, self.schema, self._fitted(), folder, FittedNotes(self.reading))
+        save_fitted(self.final, self.schema, self._require_state(), folder, FittedNotes(self.reading))
 
     @staticmethod
     def load(path: str | Path) -> Workflow:
@@ -545,7 +545,7 @@ class Transformed(KnownFromNVTabular):
         self.left_out = list(left_out)
 
     def __repr__(self) -> str:
-        columns = list(Bound(self.final, self.bound_to, self.workflow._fitted().values).output)
+        columns = list(Bound(self.final, self.bound_to, self.workflow._require_state().values).output)
         return f"Transformed({self.dataset!r}, columns={reprlib.repr(columns)})"
 
     @property
@@ -557,7 +557,7 @@ class Transformed(KnownFromNVTabular):
         workflow = self.workflow
         dataset = self.dataset
         engine = resolve_engine(dataset.engine)
-        bound = Bound(self.final, self.bound_to, workflow._fitted().values)
+        bound = Bound(self.final, self.bound_to, workflow._require_state().values)
         dataset.warn_of_differences(bound.source_columns(bound.targets, training=self.training))
         check_runs(bound, keys_of(dataset.plan))
         return Work(
@@ -565,7 +565,7 @@ class Transformed(KnownFromNVTabular):
             self.final,
             self.bound_to,
             engine,
-            workflow._fitted(),
+            workflow._require_state(),
             None,
             self.training,
             first_row=self.first_row,
@@ -595,7 +595,7 @@ class Transformed(KnownFromNVTabular):
         rows = 0
         for partition in self.dataset.plan.partitions:
             with using(self.dataset.client):
-                tables.append(transformed(work, partition))
+                tables.append(transform_partition(work, partition))
             rows += work.kernels.length(tables[-1])
             if rows >= n:
                 break
@@ -653,8 +653,8 @@ class Transformed(KnownFromNVTabular):
         a folder that exists (unless `on_existing` says otherwise); a DataError if no row is left; a GiveUpError if the
         scratch disk is too small; a TransientError if workers are lost for lack of memory.
         """
-        settings = checked(Output, {"path": str(path), **output}, "output", known_as="to_parquet")
-        run = checked(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
+        settings = make_section(Output, {"path": str(path), **output}, "output", known_as="to_parquet")
+        run = make_section(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
         assert self.workflow.schema is not None
         workflow = self.workflow
         dataset = self.dataset
@@ -671,18 +671,18 @@ def reading_of(plan: Plan) -> dict[str, Any]:
 
 
 def _frame_of(work: Work, partition: Partition) -> DataFrame:
-    return work.kernels.user_frame(transformed(work, partition))
+    return work.kernels.user_frame(transform_partition(work, partition))
 
 
-def transformed(work: Work, partition: Partition) -> dict[str, Any]:
+def transform_partition(work: Work, partition: Partition) -> dict[str, Any]:
     """The output columns of one partition."""
-    evaluation = work.opened(partition, work.bound.targets)
+    evaluation = work.open_partition(partition, work.bound.targets)
     columns = evaluation.outputs()
     warn(records(evaluation.failed))
     return columns
 
 
-def _conformed(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
+def _conform_table(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
     """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not
     fit."""
     frame_schema = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)

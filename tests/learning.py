@@ -12,7 +12,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
 from tasks.dataset import Dataset
-from tasks.engines.convert.python_values import listed
+from tasks.engines.convert.python_values import to_python_list
 from tasks.graph.node import as_node
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
@@ -20,7 +20,7 @@ from tasks.learning.growth import Base
 from tasks.learning.observe import PassOptions, learn
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
-from tasks.workflow import Workflow, transformed
+from tasks.workflow import Workflow, transform_partition
 
 
 def cut(table: pa.Table, block_rows: int, blocks_per_partition: int = 1) -> FramePlan:
@@ -52,7 +52,7 @@ def applied(nodes: Any, source: FramePlan, state: State, engine: str, training: 
     work = Work(source, as_node(nodes), source.plan.schema, engine, state, None, training)
     parts = []
     for partition in source.plan.partitions:
-        made = transformed(work, partition)
+        made = transform_partition(work, partition)
         parts.append(pa.table({name: work.kernels.host(column) for name, column in made.items()}))
     return pa.concat_tables(parts)
 
@@ -81,7 +81,7 @@ def close(a: Any, b: Any, relative: float = 0.0) -> bool:
     """Equal fitted values: tables, lists and numbers, floats up to a relative error (0: bit by bit)."""
     if isinstance(a, pa.Table):
         alike = isinstance(b, pa.Table) and a.schema == b.schema
-        return alike and all(close(listed(a[n]), listed(b[n]), relative) for n in a.column_names)
+        return alike and all(close(to_python_list(a[n]), to_python_list(b[n]), relative) for n in a.column_names)
     if isinstance(a, dict):
         return isinstance(b, dict) and list(a) == list(b) and all(close(a[k], b[k], relative) for k in a)
     if isinstance(a, (list, tuple)):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import flows
 import tasks
-from flows.commands.inspect import NEEDED, needed, on_refit, operators, parameters_of, refit_rule
+from flows.commands.inspect import NEEDED, format_required_parameters, on_refit, operators, parameters_of, refit_rule
 from flows.job.json_schema import Schema, job_schema
 from tasks.core.nvtabular import DIFFERENCES, WRITE
 from tasks.engines.expression import syntax
@@ -198,7 +198,7 @@ def section(name: str, cls: type[Operator]) -> str:
             for p, kind, default, meaning in parameters
         ]
     lines += ["", _prose(text.notes)] if text.notes else []
-    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{needed(cls)}}}]}}`"]
+    lines += ["", f"In a job: `- {{columns: [..], ops: [{{op: {name}{format_required_parameters(cls)}}}]}}`"]
     return "\n".join([*lines, "", "```python", text.examples, "```"])
 
 

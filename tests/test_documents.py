@@ -248,7 +248,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
     )
     request, pool = job.request("pandas"), LocalPool(1)
     seen: set[str] = set()
-    with request.staging.locked():
+    with request.staging.hold_lock():
         done = []
         for stage in (ingest.ingest, statistics.statistics):
             done.append(stage(request, pool))

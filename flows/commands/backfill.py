@@ -69,25 +69,26 @@ def backfill(
     from infra.orchestration.server import ensure_server
 
     server = ensure_server(console.print)
-    nights = _deployed(deployment)
+    nights = _find_deployment(deployment)
     nights.check()
     calendar = nights.calendar
     first = calendar.parse(from_, "--from") if from_ is not None else None
-    last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.last_night()
+    last = calendar.parse(to, "--to", is_last=True) if to is not None else nights.find_last_run_date()
     if first is not None and first > last:
         raise _empty_range(nights, first, last, from_, to)
     if to is None and last < nights.today():
         paused = ", which is paused" if nights.is_paused else ""
         console.print(
-            f"{calendar.shown(nights.today())} is left to the schedule{paused}; --to includes it", markup=False
+            f"{calendar.format_run_date(nights.today())} is left to the schedule{paused}; --to includes it",
+            markup=False,
         )
-    known = nights.published_ever()
+    known = nights.find_all_outputs()
     unit = calendar.unit
     if missing or first is None:
         wanted = [night for night in nights.missing(first, last) if night not in known]
         console.print(f"{len(wanted):,} {unit}(s) of the schedule have no published output", markup=False)
         if wanted:
-            console.print(few(map(calendar.shown, wanted), MOST_SHOWN), markup=False)
+            console.print(few(map(calendar.format_run_date, wanted), MOST_SHOWN), markup=False)
     else:
         every = calendar.between(first, last)
         wanted = [night for night in every if night not in known]
@@ -97,21 +98,21 @@ def backfill(
         console.print(text, markup=False)
     started = 0
     for one in wanted:
-        if one in nights.published_ever():  # meanwhile, by the schedule
+        if one in nights.find_all_outputs():  # meanwhile, by the schedule
             continue
         if at_most is not None and started == at_most:
             break
         started += 1
-        name = calendar.shown(one)
+        name = calendar.format_run_date(one)
         tags = [TRAIN_LATER] if train_once else []
-        ended = _run_night(nights, one, lambda text: console.print(text, markup=False), server.ui_url, tags)
-        night = nights.published().get(one)
+        ended = _run_for_date(nights, one, lambda text: console.print(text, markup=False), server.ui_url, tags)
+        night = nights.find_published_outputs().get(one)
         state = f"published: {night.path}" if night else f"{ended.state_name}: {ended.state.message or ''}".strip(": ")
         console.print(f"{name}  {state}", markup=False)
         if not ended.state.is_completed():
             console.print(f"stopped at {name}: the {unit}s after it wait; fix it, then give the command again")
             raise typer.Exit(FAILED)
-    known = nights.published_ever()
+    known = nights.find_all_outputs()
     left = [one for one in wanted if one not in known]
     console.print(f"{started:,} run(s); {len(left):,} {unit}(s) without a published output", markup=False)
     if train_once and (newest := _announce_newest(nights)):
@@ -123,24 +124,24 @@ def _announce_newest(nights: DeployedJob) -> Path | None:
 
     None where its training could start when it was published. The server counts the event of an output once.
     """
-    from flows.published.events import backfilled
+    from flows.published.events import make_backfilled_event
     from flows.published.outbox import send_new
     from tasks.job.publication import read_publication
 
-    notes = [(night.path, read_publication(night.path)) for night in nights.published().values()]
+    notes = [(night.path, read_publication(night.path)) for night in nights.find_published_outputs().values()]
     known = [(path, note) for path, note in notes if note is not None]
     if not known:
         return None
     newest, publication = max(known, key=lambda one: one[1].created)
     if publication.train == "now":
         return None
-    _patiently(lambda: send_new([backfilled(newest, publication)]))
+    _patiently(lambda: send_new([make_backfilled_event(newest, publication)]))
     return newest
 
 
 def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
     """The error of a range that ends before it begins, with the way out."""
-    where = f"--from {from_} --to {to or nights.calendar.shown(last)}"
+    where = f"--from {from_} --to {to or nights.calendar.format_run_date(last)}"
     do = "give --from an earlier day"
     if to is None and first == nights.today():
         why = "its scheduled run has not begun, and without --to the range ends at the last that has"
@@ -148,24 +149,24 @@ def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None
     return JobError("the range is empty", where=where, do=do)
 
 
-def _deployed(name: str) -> DeployedJob:
+def _find_deployment(name: str) -> DeployedJob:
     """The deployment of a name; a JobError that names those that there are."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
-    from flows.job.run_calendar import deployed
+    from flows.job.run_calendar import make_deployed_job
     from tasks.errors import near
 
     with get_client(sync_client=True) as client:
         try:
-            return deployed(name, client.read_deployment_by_name(name))
+            return make_deployed_job(name, client.read_deployment_by_name(name))
         except (ObjectNotFound, ValueError):
             flows = {flow.id: flow.name for flow in client.read_flows()}
             names = [f"{flows.get(one.flow_id, '?')}/{one.name}" for one in client.read_deployments()]
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 
-def _run_night(
+def _run_for_date(
     nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str, tags: Sequence[str] = ()
 ) -> Any:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
@@ -180,7 +181,7 @@ def _run_night(
 
     own = uuid.uuid4().hex
     text = nights.calendar.text(night)
-    shown = nights.calendar.shown(night)
+    shown = nights.calendar.format_run_date(night)
     for attempt in range(MOST_ATTEMPTS):
         key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
 
@@ -200,13 +201,13 @@ def _run_night(
         if run.state is not None and run.state.is_final() and not is_new:
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
-        ended = _ended(run.id, nights, say)
+        ended = _wait_for_run(run.id, nights, say)
         if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
     raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
 
 
-def _ended(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -> Any:
+def _wait_for_run(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -> Any:
     """The flow run once it has ended."""
     from prefect import get_client
 

@@ -92,10 +92,10 @@ def clean(
     if paths:
         say("would free" if dry_run else "freed", amount(freed))
     if age is not None:
-        say(*_pruned(age, str(runs), dry_run))
+        say(*_remove_old_runs(age, str(runs), dry_run))
 
 
-def _pruned(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
+def _remove_old_runs(seconds: float, age: str, dry_run: bool) -> tuple[str, str]:
     """What became of old runs on the Prefect server."""
     from infra.orchestration.server import ensure_server
 

@@ -95,7 +95,7 @@ INTERRUPTED = 130
 TERMINATED = 143
 
 
-def reported(command: Callable[P, R]) -> Callable[P, R]:
+def report_failures(command: Callable[P, R]) -> Callable[P, R]:
     """A command that reports a failure as what, where, why and what to do; with --debug as a traceback, too."""
 
     @functools.wraps(command)
@@ -118,11 +118,11 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             raise typer.Exit(say_failure(error, f"rowmill {command.__name__}")) from None
 
-    run.__doc__ = unwrapped(command.__doc__ or "")
+    run.__doc__ = unwrap_paragraphs(command.__doc__ or "")
     return run
 
 
-def unwrapped(text: str) -> str:
+def unwrap_paragraphs(text: str) -> str:
     r"""A docstring for a terminal of any width: a paragraph is one line, unless its lines are indented.
 
     >>> unwrapped("First\n    line.\n\n    Examples\n\n      rowmill run\n      rowmill new\n    ")

@@ -55,7 +55,7 @@ def contract(
 
       rowmill contract out/nightly > contract.yaml
     """
-    from tasks.gate.contract_values import proposed
+    from tasks.gate.contract_values import propose_contract
     from tasks.profile.output_profile import read_profile
     from tasks.storage.own_files import SPLITS
 
@@ -70,18 +70,18 @@ def contract(
             do="run the job again with run.profile: true",
         )
     name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
-    print_document(proposed(profile, name), ascii_yaml)
+    print_document(propose_contract(profile, name), ascii_yaml)
 
 
 def _output(path: Path) -> Path:
     """The folder of an output, of its newest version where it has several; DataError if it is none."""
     from tasks.manifest import folders_of
-    from tasks.storage.discarded import discarded_line
+    from tasks.storage.discarded import make_discard_line
     from tasks.storage.own_files import current
 
     folders_of(path)
     folder = current(path)
-    if line := discarded_line(folder):
+    if line := make_discard_line(folder):
         typer.echo(line, err=True)
     return folder
 
@@ -90,7 +90,7 @@ def _side(folder: Path, root: Path) -> Any:
     """What is compared of an output."""
     from tasks.core.schema import Schema
     from tasks.gate.comparison import Side
-    from tasks.graph.learned_text import is_vocabulary, learned_steps
+    from tasks.graph.learned_text import is_vocabulary, select_learned_steps
     from tasks.graph.saved_workflow import load_fitted
     from tasks.manifest import Manifest
     from tasks.profile.output_profile import read_profile
@@ -98,7 +98,7 @@ def _side(folder: Path, root: Path) -> Any:
     manifest = Manifest.load(folder)
     saved = load_fitted(root, look=True)
     vocabularies = {}
-    for key, step in learned_steps(saved.bound, saved.state.values).items():
+    for key, step in select_learned_steps(saved.bound, saved.state.values).items():
         fitted = saved.state.values[key]
         if is_vocabulary(fitted):
             vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
@@ -115,20 +115,20 @@ def _show(result: Any, every: bool) -> None:
     now = result.now
     days = [f"{side.name}{f' ({side.day})' if side.day else ''}" for side in (before, now)]
     console.print(" and ".join(days), style="bold", markup=False, soft_wrap=True)
-    _table("", ("", f"{before.name}>", f"{now.name}>", "change>"), result.rows)
-    _table("columns of the output", ("column", before.name, now.name), result.schema)
+    _print_rows("", ("", f"{before.name}>", f"{now.name}>", "change>"), result.rows)
+    _print_rows("columns of the output", ("column", before.name, now.name), result.schema)
     sizes = [
         (v.columns, f"{v.before:,}", f"{v.now:,}", f"{v.new:,}", f"{v.gone:,}", f"{v.moved:,}", v.examples)
         for v in result.vocabularies
     ]
     names = ("columns", f"{before.name}>", f"{now.name}>", "new>", "gone>", "ids moved>", "new values")
-    _table("vocabularies", names, sizes)
+    _print_rows("vocabularies", names, sizes)
     of_columns = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
-    _table("statistics of the source", of_columns, result.statistics)
+    _print_rows("statistics of the source", of_columns, result.statistics)
     moves = [(one.column, f"{one.jensen_shannon:.3g}", f"{one.psi:.3g}") for one in result.distributions]
-    _table("distances of distributions", ("column", "Jensen-Shannon>", "PSI>"), moves)
+    _print_rows("distances of distributions", ("column", "Jensen-Shannon>", "PSI>"), moves)
     _show_distributions(result, every)
-    _table(
+    _print_rows(
         "associations of columns (Cramer's V)",
         ("columns", f"{before.name}>", f"{now.name}>", "change>"),
         result.associations,
@@ -148,10 +148,10 @@ def _show_distributions(result: Any, every: bool) -> None:
             cells = sorted(cells, key=lambda cell: -abs(cell[1] - cell[2]))[:5]
         rows = [(label, percent(a), percent(b), f"{100 * (b - a):+.3g} points") for label, a, b in cells]
         heads = ("", f"{result.before.name}>", f"{result.now.name}>", "change>")
-        _table(f"{one.column}", heads, rows)
+        _print_rows(f"{one.column}", heads, rows)
 
 
-def _table(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+def _print_rows(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     from flows.preview.preview_tables import print_table, text_table
 
     table = text_table(title, *heads)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.console import terminal
-from flows.commands.publish import Scratch, Who, discard_night
+from flows.commands.publish import Scratch, Who, discard_batch
 from flows.run.announcements import send_waiting
 from tasks.errors import JobError
 
@@ -50,7 +50,7 @@ def discard(
     """
     console = terminal(soft_wrap=True)
     if undo:
-        for line in restored(out, who):
+        for line in restore_version(out, who):
             console.print(line, markup=False)
         send_waiting([out])
         return
@@ -58,9 +58,9 @@ def discard(
         if and_later:
             do = "leave it out: a night is discarded alone"
             raise JobError("--and-later applies to a version", where=str(out), do=do)
-        discard_night(out, scratch, who, why)
+        discard_batch(out, scratch, who, why)
         return
-    for line in discarded(out, why, who or "", and_later):
+    for line in discard_version(out, why, who or "", and_later):
         console.print(line, markup=False)
     send_waiting([out.resolve().parent if and_later else out])
 
@@ -75,14 +75,14 @@ def _asks(out: Path, scratch: Path | None) -> bool:
     return is_noted or (out / QUESTION).is_file() or read_question(staging.folder) is not None
 
 
-def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) -> list[str]:
+def discard_version(out: Path, why: str = "", who: str = "", and_later: bool = False) -> list[str]:
     """Mark a version (or an output without versions) as discarded; what was done, in lines.
 
     `and_later` marks the versions of the same output that were learned on top of it as well. A JobError if `out` is
     none, and for a version that has such later ones, without `and_later`.
     """
-    from tasks.storage.discarded import discarded_by, is_discarded, mark
-    from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, described_by, versions_of
+    from tasks.storage.discarded import describe_discard, is_discarded, mark
+    from tasks.storage.own_files import MANIFEST, SPLITS, VERSION, find_description, versions_of
     from tasks.storage.staging import Staging
 
     version = Path(out).resolve()
@@ -92,20 +92,20 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
             "an output of several versions is not discarded as a whole",
             where=str(out),
             why="no night of it waits for an answer",
-            do=f"name the version to take back: {_listed(good[::-1])}"
+            do=f"name the version to take back: {_join_version_names(good[::-1])}"
             if good
             else "bring a version back: rowmill discard OUT/VERSION --undo",
         )
-    if described_by(version) is None:
-        good = [one for one in _good(version.parent) if described_by(one)]
-        do = f"there are: {_listed(good[::-1])}" if good else "name the folder of a version, OUT/v0006"
+    if find_description(version) is None:
+        good = [one for one in _good(version.parent) if find_description(one)]
+        do = f"there are: {_join_version_names(good[::-1])}" if good else "name the folder of a version, OUT/v0006"
         raise JobError("this is not a version of an output", where=str(out), do=do)
     if version.name in SPLITS and (version.parent / SPLITS[0] / MANIFEST).exists():
         raise JobError("the splits of an output are discarded together", where=str(out), do=f"name {version.parent}")
     later = _on_top_of(version) if and_later or not is_discarded(version) else []
     if later and not and_later:
         raise JobError(
-            f"{_listed(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}",
+            f"{_join_version_names(later)} {'was' if len(later) == 1 else 'were'} learned on top of {version.name}",
             where=str(out),
             why="they contain its ids and counts: making its night again would count its rows twice",
             do=f"take all of them back: rowmill discard {out} --and-later",
@@ -116,19 +116,21 @@ def discarded(out: Path, why: str = "", who: str = "", and_later: bool = False) 
         if mark(one, why, who):
             lines.append(f"discarded {shown}")
         else:
-            lines.append(f"{shown} was discarded before, by {discarded_by(one)}")
+            lines.append(f"{shown} was discarded before, by {describe_discard(one)}")
     if VERSION.fullmatch(version.name):
-        lines += repointed(Staging(version.parent))
+        lines += repoint_latest(Staging(version.parent))
         if later := _on_top_of(version):  # of a run that was about to publish
-            lines.append(f"learned on top of it, and not discarded: {_listed(later)} (--and-later takes them back)")
+            lines.append(
+                f"learned on top of it, and not discarded: {_join_version_names(later)} (--and-later takes them back)"
+            )
     return lines
 
 
-def restored(out: Path, who: str | None = None) -> list[str]:
+def restore_version(out: Path, who: str | None = None) -> list[str]:
     """Bring a version back that was discarded, or set aside as damaged; what was done, in lines. A DataError for one
     that is damaged. Those who have heard that it was taken back hear of it."""
     from tasks.errors import DataError
-    from tasks.job.base_version import broken
+    from tasks.job.base_version import find_damage
     from tasks.storage.discarded import is_discarded, read_mark, unmark
     from tasks.storage.output import PublishedOutput, of_other_ids
     from tasks.storage.own_files import VERSION, versions_of
@@ -136,12 +138,12 @@ def restored(out: Path, who: str | None = None) -> list[str]:
 
     version = Path(out).resolve()
     if not is_discarded(version):
-        if version in _good(version.parent) and (lines := repointed(Staging(version.parent))):
+        if version in _good(version.parent) and (lines := repoint_latest(Staging(version.parent))):
             return [f"{out} is back already", *lines]  # an earlier command was cut off before it changed _latest
         there = [one for one in versions_of(version) or versions_of(version.parent) if is_discarded(one)]
-        do = f"these are discarded: {_listed(there[::-1])}" if there else "none of its output is discarded"
+        do = f"these are discarded: {_join_version_names(there[::-1])}" if there else "none of its output is discarded"
         raise JobError("this is not a discarded version", where=str(out), do=do)
-    if what := broken(version):
+    if what := find_damage(version):
         raise DataError(f"{version.name} is damaged", where=str(out), why=what, do="restore it from a copy first")
     _check_place(version, out)
     with suppress(DataError):  # a damaged mark
@@ -150,7 +152,7 @@ def restored(out: Path, who: str | None = None) -> list[str]:
     unmark(version)
     lines = [f"{out} is back"]
     if VERSION.fullmatch(version.name):
-        lines += repointed(Staging(version.parent))
+        lines += repoint_latest(Staging(version.parent))
         good = _good(version.parent)
         if PublishedOutput(version) in of_other_ids([*map(PublishedOutput, good)]):
             text = f"{good[-1].name} was learned without it: readers of several versions leave it out"
@@ -205,7 +207,7 @@ def _good(folder: Path) -> list[Path]:
     return [one for one in versions_of(folder) if not is_discarded(one)]
 
 
-def _listed(versions: list[Path]) -> str:
+def _join_version_names(versions: list[Path]) -> str:
     """The names of versions, for people."""
     shown = ", ".join(version.name for version in versions[:SHOWN])
     return f"{shown} and {len(versions) - SHOWN:,} more" if len(versions) > SHOWN else shown
@@ -213,13 +215,13 @@ def _listed(versions: list[Path]) -> str:
 
 def _on_top_of(version: Path) -> list[Path]:
     """The versions that were learned on top of one and are not discarded."""
-    from tasks.job.base_version import learned_on_top_of
+    from tasks.job.base_version import find_descendants
     from tasks.storage.discarded import is_discarded
 
-    return [one for one in learned_on_top_of(version) if not is_discarded(one)]
+    return [one for one in find_descendants(version) if not is_discarded(one)]
 
 
-def repointed(staging: Staging) -> list[str]:
+def repoint_latest(staging: Staging) -> list[str]:
     """Let `_latest` of an output name the newest version that is good as far as its JSON says; in lines what it is."""
     from tasks.errors import DataError, HostError
     from tasks.job.base_version import newest_good

@@ -25,33 +25,33 @@ from tasks.errors import DataError, HostError, JobError, near
 from tasks.graph.binding import Step
 from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.learned_text import (
+    describe_fitted,
     distinct_values,
-    fitted_text,
     frequent_text,
     growth_rows,
     is_vocabulary,
-    learned_steps,
+    select_learned_steps,
     value_text,
 )
 from tasks.graph.refit_history import history_lines, read_files
-from tasks.graph.saved_workflow import SavedWorkflow, fitted_folder, load_fitted, read_fitted
+from tasks.graph.saved_workflow import SavedWorkflow, find_fitted_folder, load_fitted, read_fitted
 from tasks.graph.state import load_changes
 from tasks.job.output_check import damages
 from tasks.job.publication import read_publication
-from tasks.manifest import Manifest, dated_lines, folders_of, no_output, outputs
+from tasks.manifest import Manifest, describe_run_date, folders_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.fitted_values import FittedValues
 from tasks.ops.installed import classes_of, entries
 from tasks.report.growth_section import growth
 from tasks.shuffle.row_order import choice_text
-from tasks.sources.formats.bounds import validated
+from tasks.sources.formats.bounds import validate_table
 from tasks.sources.reading_rules import reading_lines
-from tasks.storage.discarded import discarded_line, is_discarded, read_mark
-from tasks.storage.documents import damaged
+from tasks.storage.discarded import is_discarded, make_discard_line, read_mark
+from tasks.storage.documents import make_damage_error
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, current, splits_of
-from tasks.storage.sample_data import made_up_text
+from tasks.storage.sample_data import describe_sample_data
 
 NEEDED = "needed"
 
@@ -59,13 +59,13 @@ NEEDED = "needed"
 # verify
 
 
-def verified(out: Path) -> tuple[list[str], list[str]]:
+def verify_output(out: Path) -> tuple[list[str], list[str]]:
     """Lines on the folders that are whole, after one on an output that was taken back, and lines on what is damaged; a
     DataError if it is not an output at all."""
     whole = list[str]()
     damaged = list[str]()
     folders = folders_of(out)
-    if line := discarded_line(current(out)):
+    if line := make_discard_line(current(out)):
         whole.append(line)
     for folder in folders:
         split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
@@ -83,7 +83,7 @@ def verified(out: Path) -> tuple[list[str], list[str]]:
     if folders[0] != current(out):
         names = {folder.name for folder in folders}
         damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(current(out)) if split not in names]
-    return whole, damaged + _damaged_workflow(current(out))
+    return whole, damaged + _find_workflow_damage(current(out))
 
 
 def remedy(out: Path) -> str:
@@ -104,7 +104,7 @@ def _strangers(folder: Path, manifest: Manifest) -> list[str]:
     return [f"{p} is not in the manifest" for p in read if str(p) not in known and p.parts[0] not in OWN]
 
 
-def _damaged_workflow(root: Path) -> list[str]:
+def _find_workflow_damage(root: Path) -> list[str]:
     folder = root / WORKFLOW
     if not folder.exists():
         return [f"{WORKFLOW} is missing"]
@@ -160,7 +160,7 @@ def _show_output(folder: Path, console: Console) -> None:
         console.print(f"base: {text}", markup=False, soft_wrap=True)
     _show_reading(data.get("reading") or {}, console)
     if data.get("made_up"):
-        console.print(f"made-up data: {made_up_text(data['made_up'])}", markup=False, soft_wrap=True)
+        console.print(f"made-up data: {describe_sample_data(data['made_up'])}", markup=False, soft_wrap=True)
     for line in data.get("differs_from_fit", ()):
         console.print(f"different from the fit: {line}", markup=False, soft_wrap=True)
     if data.get("left_out"):
@@ -193,7 +193,7 @@ def _show_reading(reading: JsonObject, console: Console) -> None:
 
 def _show_date(dated: JsonObject | None, console: Console) -> None:
     """Print the date of the run and what each pattern of its job became."""
-    for number, line in enumerate(dated_lines(dated) if dated else ()):
+    for number, line in enumerate(describe_run_date(dated) if dated else ()):
         console.print(f"{'' if number else 'the date is '}{line}", markup=False, soft_wrap=True)
 
 
@@ -246,7 +246,7 @@ def current_version(folder: Path) -> Path:
 
 def _show_history(folder: Path, console: Console) -> None:
     """Print the nights that a fitted workflow has learned, the sizes of its parts, and what the last refit changed."""
-    place = fitted_folder(folder)
+    place = find_fitted_folder(folder)
     data = read_fitted(place)
     for line in history_lines(place, data):
         console.print(line, markup=False, soft_wrap=True)
@@ -261,7 +261,7 @@ def _show_history(folder: Path, console: Console) -> None:
 def _show_learned(folder: Path, values: int, console: Console) -> None:
     """Vocabularies with their most frequent values, and whatever else the operators learned."""
     saved = load_fitted(folder, look=True)
-    steps = learned_steps(saved.bound, saved.state.values)
+    steps = select_learned_steps(saved.bound, saved.state.values)
     vocabularies = text_table("vocabularies", "columns", "values>", "not kept>", "nulls>", "most frequent")
     others = text_table("learned", "operator", "columns", "what")
     for key, step in steps.items():
@@ -270,7 +270,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
             _add_learned(step, fitted, values, vocabularies, others)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             why = f"{type(error).__name__}: {error}"
-            raise damaged(folder / "state.json", f"fitted.{step.key}", why) from error
+            raise make_damage_error(folder / "state.json", f"fitted.{step.key}", why) from error
     for table in (vocabularies, others):
         if table.row_count:
             print_table(table, console)
@@ -284,7 +284,7 @@ def _add_learned(step: Step, fitted: FittedValues, values: int, vocabularies: Ta
         row = (*(f"{count:,}" for count in counts), frequent_text(fitted, values))
         vocabularies.add_row(", ".join(step.unit), *row)
     else:
-        others.add_row(type(step.op).__name__, ", ".join(step.unit), fitted_text(fitted))
+        others.add_row(type(step.op).__name__, ", ".join(step.unit), describe_fitted(fitted))
 
 
 def _show_first(folder: Path, rows: int, console: Console) -> None:
@@ -297,9 +297,9 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
         {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
     )
     try:
-        head = validated(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
+        head = validate_table(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise damaged(Path(files[0]), "", str(error).partition("\n")[0]) from None
+        raise make_damage_error(Path(files[0]), "", str(error).partition("\n")[0]) from None
     texts = [["" if value is None else value_text(value) for value in row.values()] for row in rows_listed(head)]
     shown = Path(files[0]).relative_to(manifest.path)
     console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
@@ -312,7 +312,7 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
 def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
     """Yield what an output, or one column of it, was made of: the versions below it, the files that they have learned,
     and the columns of the source with the operators in between."""
-    workflow = fitted_folder(out)
+    workflow = find_fitted_folder(out)
     if not (workflow / FITTED).exists():
         raise no_output(out)
     saved = load_fitted(out, heads=True, look=True)
@@ -472,9 +472,11 @@ def show_operator(name: str, console: Console | None = None) -> None:
         print_table(table, console)
     for part in filter(None, (text.notes, text.examples)):
         console.print(f"\n{part}", markup=False, soft_wrap=True)
-    console.print(f"\nin a job: - {{columns: [..], ops: [{{op: {name}{needed(cls)}}}]}}", markup=False)
+    console.print(
+        f"\nin a job: - {{columns: [..], ops: [{{op: {name}{format_required_parameters(cls)}}}]}}", markup=False
+    )
 
 
-def needed(cls: type[Operator]) -> str:
+def format_required_parameters(cls: type[Operator]) -> str:
     """The parameters without a default, as they stand in the line of a job."""
     return "".join(f", {name}: .." for name, info in cls.model_fields.items() if info.is_required())

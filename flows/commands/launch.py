@@ -159,7 +159,7 @@ def launch(
     """
     began = time.monotonic()
     name = module.rpartition(".")[2]
-    from flows.commands.progress_view import ProgressView, shown
+    from flows.commands.progress_view import ProgressView, show_progress
     from infra.workers.failed_starts import check_address_space
 
     check_address_space()
@@ -181,7 +181,14 @@ def launch(
     # signs of life of its own, every ten seconds (flows/run/signs_of_life.py).
     silent = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     try:
-        with ends_without_memory(), stoppable(_started), tags("rowmill"), _warnings_to(console), shown(watch), silent:
+        with (
+            ends_without_memory(),
+            stoppable(_started),
+            tags("rowmill"),
+            _warnings_to(console),
+            show_progress(watch),
+            silent,
+        ):
             output = flow(**data)
             manifests = [] if name == "fit" else [Manifest.load(folder) for folder in output]
             if output:
@@ -343,7 +350,7 @@ def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -
 def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], seconds: float) -> None:
     """Rows, files, bytes, seconds per stage and of the whole command, and where to look next."""
     from tasks.core.units import amount
-    from tasks.storage.sample_data import made_up_text
+    from tasks.storage.sample_data import describe_sample_data
 
     root = Path(os.path.commonpath([m.path for m in manifests]))
     for manifest in manifests:
@@ -363,7 +370,7 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], s
             names = ", ".join(manifest.data["left_out"])
             console.print(f"left out {names}: the source lacks what they need", soft_wrap=True, markup=False)
         if manifest.data.get("made_up"):
-            console.print(f"made up  {made_up_text(manifest.data['made_up'])}", soft_wrap=True, markup=False)
+            console.print(f"made up  {describe_sample_data(manifest.data['made_up'])}", soft_wrap=True, markup=False)
         for line in manifest.data.get("differs_from_fit", ()):
             console.print(f"differs  {line}", soft_wrap=True, markup=False)
     text = f"took     {seconds:.1f} s, with the start of the cluster and the end of the run"

@@ -47,7 +47,7 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     ends = list[datetime]()
     before = datetime.now(UTC) - timedelta(seconds=seconds)
     with get_client(sync_client=True) as client:
-        while page := _ended(client, before, runs if dry_run else 0):
+        while page := _read_ended_runs(client, before, runs if dry_run else 0):
             ends += [run.end_time for run in page if run.end_time]
             shown = _artifacts(client, page)
             artifacts += len(shown)
@@ -59,7 +59,7 @@ def prune_runs(seconds: float, dry_run: bool = False) -> Pruned:
     return Pruned(runs, artifacts, min(ends, default=None), max(ends, default=None))
 
 
-def _ended(client: SyncPrefectClient, before: datetime, offset: int) -> list[Any]:
+def _read_ended_runs(client: SyncPrefectClient, before: datetime, offset: int) -> list[Any]:
     flows = FlowFilter(name=FlowFilterName(any_=[*FLOWS]))
     chosen = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[TAG]),

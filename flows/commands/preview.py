@@ -39,7 +39,7 @@ def preview(
     with PreviewProcess() as process, console.status("looking at the job and its data"):
         from flows.commands.launch import job_of
 
-        seen = process.looked(job_of(job, set_ or [], sample, date))
+        seen = process.make_preview(job_of(job, set_ or [], sample, date))
         from flows.preview.preview_text import show
     show(seen, rows, console)
     if seen.refused:

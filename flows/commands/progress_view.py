@@ -118,7 +118,7 @@ class ProgressView:
                 continue
             mark = Text("✓ ", style="green") if line.state == "done" else self.spinner
             bar = ProgressBar(line.total or None, line.done, width=24, pulse=line.state == "running" and not line.total)
-            table.add_row(mark, line.title, bar if line.state == "running" else "", *_figures(line))
+            table.add_row(mark, line.title, bar if line.state == "running" else "", *_format_progress(line))
         return table
 
     def plain(self, last: bool = False) -> Iterator[str]:
@@ -129,12 +129,12 @@ class ProgressView:
                     self.printed[line.title] = time.monotonic()
                 elif time.monotonic() - self.printed[line.title] > PLAIN_SECONDS:
                     self.printed[line.title] = time.monotonic()
-                    yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
+                    yield f"{line.title}: {' '.join(filter(None, _format_progress(line)))}"
             elif line.state == "done" and self.printed.get(line.title) != float("inf") and (line.seconds or last):
                 if key not in self.reported and not last and not self._has_begun_after(key):
                     continue  # its own figures, which are those of the manifest, come in a moment
                 self.printed[line.title] = float("inf")
-                yield f"{line.title}: {' '.join(filter(None, _figures(line)))}"
+                yield f"{line.title}: {' '.join(filter(None, _format_progress(line)))}"
 
     def _has_begun_after(self, key: tuple[str, str]) -> bool:
         """Whether a stage after this one has made progress."""
@@ -142,7 +142,7 @@ class ProgressView:
         return any(self.lines[other].total for other in following)
 
 
-def _figures(line: Line) -> tuple[str, str]:
+def _format_progress(line: Line) -> tuple[str, str]:
     """Rows, and rows per second with the seconds taken or left."""
     if line.state == "done" and line.done:
         return f"{line.done:,} rows", f"{line.seconds:.1f} s, {rate(line.done, line.seconds)}"
@@ -154,7 +154,7 @@ def _figures(line: Line) -> tuple[str, str]:
 
 
 @contextmanager
-def shown(watch: ProgressView) -> Iterator[None]:
+def show_progress(watch: ProgressView) -> Iterator[None]:
     """Keep the lines moving while the body runs."""
     stop = threading.Event()
     live: Any = Live(get_renderable=watch.table, console=watch.console, refresh_per_second=8, transient=False)

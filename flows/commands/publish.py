@@ -39,7 +39,7 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
 
       rowmill publish out/nightly
     """
-    from tasks.gate.question import answered
+    from tasks.gate.question import answer_question
 
     need_wing("flows/gate", "rowmill publish")
     sent = send_waiting([out])
@@ -52,30 +52,30 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
             return
         raise
     name = who or _somebody()
-    if _taken_by_run(question, "publish", name):
+    if _answer_waiting_run(question, "publish", name):
         return
     if staging.in_use():
         raise _busy(question)
-    finish(staging, answered(staging.folder, "publish", name))
+    finish(staging, answer_question(staging.folder, "publish", name))
 
 
-def discard_night(out: Path, scratch: Path | None = None, who: str | None = None, why: str = "") -> None:
+def discard_batch(out: Path, scratch: Path | None = None, who: str | None = None, why: str = "") -> None:
     """Throw away the work of a night of which the gate asks; those who hear of it hear why."""
-    from tasks.gate.question import answered
+    from tasks.gate.question import answer_question
 
     staging, question = question_of(out, scratch)
     name = f"{who or _somebody()}{f': {why}' if why else ''}"
-    if _taken_by_run(question, "discard", name):
+    if _answer_waiting_run(question, "discard", name):
         return
     from flows.gate.judging import put_question
     from tasks.errors import GateStoppedError
 
-    with staging.locked():
-        put_question(question, "discarded", GateStoppedError(f"{question.night} was discarded by {name}"))
-        answered(staging.folder, "discard", name)
+    with staging.hold_lock():
+        put_question(question, "discarded", GateStoppedError(f"{question.batch_text} was discarded by {name}"))
+        answer_question(staging.folder, "discard", name)
         staging.clean()
     send_waiting([staging.target])
-    terminal().print(f"discarded {question.night}: its work is removed", soft_wrap=True, markup=False)
+    terminal().print(f"discarded {question.batch_text}: its work is removed", soft_wrap=True, markup=False)
 
 
 def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Question]:
@@ -114,12 +114,12 @@ def _somebody() -> str:
 
 
 def _busy(question: Question) -> JobError:
-    what = f"a run is working on {question.night}"
+    what = f"a run is working on {question.batch_text}"
     do = "wait for it to end, then try again"
     return JobError(what, where=question.output, do=do)
 
 
-def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
+def _answer_waiting_run(question: Question, answer: Answer, who: str) -> bool:
     """Whether the run that asks waits in Prefect, and has the answer now. A JobError if it has another one."""
     from tasks.gate.question import check_first_answer
 
@@ -143,7 +143,7 @@ def _taken_by_run(question: Question, answer: Answer, who: str) -> bool:
         if question.is_expired:
             raise too_late(question)
         if _resume(question, answer, who):
-            console.print(f"answered  {answer}: {question.night}", soft_wrap=True, markup=False)
+            console.print(f"answered  {answer}: {question.batch_text}", soft_wrap=True, markup=False)
             console.print(f"run       {page}; it goes on where it is served", soft_wrap=True)
             return True
         state = _state_of(question)
@@ -227,13 +227,13 @@ def finish(staging: Staging, question: Question) -> None:
     """
     from flows.commands.console import debugging
     from flows.commands.launch import importable, launch
-    from flows.job.access import limited_runs
+    from flows.job.access import limit_runs
 
     data: JsonObject = dict(question.parameters)
     if question.date is not None:
         data["run"] = {**data.get("run", {}), "date": question.date}
     importable(Path.cwd())
-    with limited_runs():
+    with limit_runs():
         _check_noted(staging, question, data)
         launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
 

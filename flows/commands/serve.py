@@ -69,7 +69,7 @@ def serve(
         deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
-    for name in deployments.served_before(path):
+    for name in deployments.update_served_note(path):
         how = f"it stays on the server, but nothing runs it; `prefect deployment delete '{name}'` removes it"
         console.print(f"left     {name} is no longer in the file: {how}", markup=False, soft_wrap=True)
     console.print(f"forms    {server.ui_url}/deployments", soft_wrap=True)
@@ -171,11 +171,11 @@ def _doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator
     """What is doubtful about a job, if the parameters have one, and about its schedules."""
     from flows.job.dates import of_this_moment
     from flows.job.parameters import job_maker
-    from infra.paths import expanded
+    from infra.paths import expand_home
     from tasks.errors import RowmillError
 
     file = str(parameters.get("job", ""))
-    if file.endswith((".yaml", ".yml")) and not Path(expanded(file)).exists():
+    if file.endswith((".yaml", ".yml")) and not Path(expand_home(file)).exists():
         yield f"{file} is not here; a run looks for it in this folder of the worker's host"
         return
     if not {"job", "recipe", "source"} & set(parameters):

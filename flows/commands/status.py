@@ -24,7 +24,7 @@ SHOWN = 20  # runs with a line of their own
 
 
 @dataclass(frozen=True)
-class Runs:
+class ServerRuns:
     """The runs of rowmill on a server: those that have not ended, and the outputs of the latest ones on this host."""
 
     unfinished: list[Any]
@@ -67,10 +67,10 @@ def status_lines(server: RunningServer) -> Iterator[str]:
     if len(begun) > SHOWN:
         yield f"run      and {len(begun) - SHOWN:,} more: {server.ui_url}/runs"
     for question in open_questions(runs.outputs):
-        yield f"waiting  {question.night} waits for an answer until {question.until}: {question.commands}"
+        yield f"waiting  {question.batch_text} waits for an answer until {question.until}: {question.commands}"
 
 
-def read_runs() -> Runs:
+def read_runs() -> ServerRuns:
     """Read the runs of rowmill's flows from the server: all that have not ended, and the outputs of the latest."""
     from prefect import get_client
     from prefect.client.schemas.objects import TERMINAL_STATES, StateType
@@ -87,7 +87,7 @@ def read_runs() -> Runs:
         unfinished = list(runs_of_states(client, not_ended, order))
     here = [run for run in latest if run.labels.get(HOST) == socket.gethostname()]
     outputs = dict.fromkeys(Path(str(run.labels[OUTPUT])) for run in here if OUTPUT in run.labels)
-    return Runs(unfinished, [*outputs])
+    return ServerRuns(unfinished, [*outputs])
 
 
 def open_questions(outputs: list[Path]) -> Iterator[Question]:

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from flows.draft.names import is_amount_name, is_code_name, is_id_name, is_time_name
 from flows.draft.whole_numbers import are_codes, count_rows, numbers_of
-from flows.draft.written_values import TIME, all_match, marks_in, writes, written_number
+from flows.draft.written_values import TIME, all_match, detect_number_signs, marks_in, writes
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
-from tasks.engines.algorithms.text_times import is_written, written_time
+from tasks.engines.algorithms.text_times import find_time_format, is_written
 from tasks.engines.algorithms.written_numbers import SIGNS
 from tasks.engines.expression.text_functions import parse_number
 
@@ -86,7 +86,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         return Decision(name, f"{kind}, {what}", ({"op": "DateParts", **parts},))
     named_id = number_texts or (is_id_name(name) and not _has_fractions(values))
     text = pa.types.is_string(dtype)
-    if not is_list(column.dtype) and is_time_name(name) and (decision := _counted_time(name, values)):
+    if not is_list(column.dtype) and is_time_name(name) and (decision := _decide_numeric_time(name, values)):
         return decision
     if text and not named_id and not is_list(column.dtype) and (decision := _in_texts(name, values, nulls, whole)):
         return decision
@@ -149,7 +149,7 @@ def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> De
     """What is to become of texts that write times or numbers; None for other texts."""
     others, marks = marks_in(values)
     lost = f"; {', '.join(map(json.dumps, marks))} in it becomes null" if marks else ""
-    if written := written_time(others):
+    if written := find_time_format(others):
         day = written.split(" %H")[0].split(" %I")[0]
         either = EITHER.get(day)
         if either and is_written(pc.unique(others), written.replace(day, either)):
@@ -158,7 +158,7 @@ def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> De
         parts: dict[str, Any] = {"parts": DAY_PARTS} if written == day else {}
         why = f"string, a time as {written}: its parts, in UTC{lost}"
         return Decision(name, why, (parse, {"op": "DateParts", **parts}))
-    if signs := written_number(others):
+    if signs := detect_number_signs(others):
         decimal, group = signs
         if other := next((s for s in SIGNS if s != signs and writes(pc.unique(others), s)), None):
             lost += f"; it might be decimal={other[0]!r}, too: look which it is"
@@ -169,10 +169,10 @@ def _in_texts(name: str, values: pa.ChunkedArray, nulls: int, whole: bool) -> De
         )
         parse = {"op": "Lambda", "expression": f"parse_number(_, {arguments})"}
         return Decision(name, f"{amount.why}{lost}", (parse, *amount.ops) if amount.ops else ())
-    return _separated(name, values, whole)
+    return _decide_delimited_list(name, values, whole)
 
 
-def _separated(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | None:
+def _decide_delimited_list(name: str, values: pa.ChunkedArray, whole: bool) -> Decision | None:
     """What is to become of texts such as Comedy|Drama, which list a few values; None for other texts."""
     distinct = pc.unique(values)
     for sign in SEPARATORS:
@@ -216,7 +216,7 @@ def _are_words_of_lists(lists: pa.Array) -> bool:
     return 2 * len(first & behind) > len(first)
 
 
-def _counted_time(name: str, values: pa.ChunkedArray) -> Decision | None:
+def _decide_numeric_time(name: str, values: pa.ChunkedArray) -> Decision | None:
     """What is to become of numbers, or texts of digits, that count time since 1970 or write a time by digits alone,
     such as 20260131 or 14102100; None for others."""
     kind = dtype_name(values.type)

@@ -21,7 +21,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.dataset import Dataset
 from tasks.errors import JobError, near
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text
-from tasks.sources.exploded import exploded_text
+from tasks.sources.exploded import describe_explode
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.uniting import uniting_notes
 from tasks.storage.files import refuse_inside
@@ -96,7 +96,7 @@ def draft(dataset: object, label: str | None = None) -> str:
         if name != target
     ]
     decisions = joint(without_clashes(decisions, names), sample)
-    text = "\n".join(_written(data, sample, decisions, target, label is not None, source)) + "\n"
+    text = "\n".join(_write_job_lines(data, sample, decisions, target, label is not None, source)) + "\n"
     if error := _refusal(source, decisions):
         error.draft = "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
         raise error
@@ -165,7 +165,7 @@ def _has_few_values(values: pa.ChunkedArray) -> bool:
 # The text
 
 
-def _written(
+def _write_job_lines(
     data: Dataset,
     sample: pa.Table,
     decisions: list[Decision],
@@ -205,7 +205,7 @@ def _written(
             yield "  # The first line of the first file has values, no names: here are some, give better ones."
         if "explode" in seen.layout:
             yield f"  # {seen.layout['explode']} has lists of structs: each element is a row, the fields are columns."
-            yield f"  # {_line(exploded_text(data.plan))}."
+            yield f"  # {_line(describe_explode(data.plan))}."
         for other in seen.others:
             yield f"  # {_line(_other_table(other))}."
         yield from (f"  # {_line(note)}." for note in uniting_notes(data.plan, data.schema))

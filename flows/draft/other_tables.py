@@ -46,7 +46,7 @@ def with_keys(other: OtherTable, rows: pa.Table) -> OtherTable:
         data = Dataset(other.paths[0], **other.layout)
         if data.num_rows > MOST_ROWS:
             return other
-        table = libraries.decoded(read(data.handle, Partition(0, data.plan.blocks), shared))
+        table = libraries.decode_dictionaries(read(data.handle, Partition(0, data.plan.blocks), shared))
     except RowmillError:  # the draft of this file says what is wrong with it
         return other
     comparable = [n for n in shared if kind_of(table.schema.field(n).type) == kind_of(rows.schema.field(n).type)]

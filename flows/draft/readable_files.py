@@ -67,7 +67,7 @@ POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 
 @dataclass(frozen=True)
-class Layout:
+class TextLayout:
     """The settings with which a file of text can be read, where those by default do not fit it, what is doubtful about
     its header, and the names of its columns."""
 
@@ -117,21 +117,21 @@ def readable(source: object) -> Readable:
     before any type is judged. A `Dataset` is read as it says."""
     data = source if isinstance(source, Dataset) else Dataset(source)
     if isinstance(source, Dataset) or data.as_source() is None:
-        return _looked_through(Readable(data))
+        return _add_sample(Readable(data))
     source, layout, others = _alike(data, source)
     if len(_files(Dataset(source))) > 1:
-        path, more = _main_table(_tried(source, layout.settings, _planned).data, source)
+        path, more = _main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
         if more:
             others = (*others, *more)
             source = path
             layout = _layout(_files(Dataset(source)))
-    seen = _tried(source, layout.settings, _as_it_fits)
+    seen = _try_layouts(source, layout.settings, _as_it_fits)
     assert seen.sample is not None
     keyed = tuple(with_keys(other, seen.sample) for other in others)
     return replace(seen, others=keyed, doubt=layout.doubt)
 
 
-def _tried(source: object, layout: JsonObject, look: Callable[[Any, JsonObject], Readable]) -> Readable:
+def _try_layouts(source: object, layout: JsonObject, look: Callable[[Any, JsonObject], Readable]) -> Readable:
     """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
         return look(source, layout)
@@ -158,7 +158,7 @@ def _format_of(source: object, layout: JsonObject) -> str | None:
     return layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
 
 
-def _planned(source: object, layout: JsonObject) -> Readable:
+def _plan_source(source: object, layout: JsonObject) -> Readable:
     data = Dataset(source, **layout)
     if ABSENT in data.plan.options:
         layout = {**layout, "missing": "null"}
@@ -166,11 +166,11 @@ def _planned(source: object, layout: JsonObject) -> Readable:
     return Readable(data, layout)
 
 
-def _looked_through(seen: Readable) -> Readable:
+def _add_sample(seen: Readable) -> Readable:
     """The same data with a sample of its rows. In text, what means null is looked for before types are inferred."""
     data, nulls = _with_nulls(seen.data)
     seen = replace(seen, data=data, nulls=tuple(nulls))
-    return replace(seen, sample=sampled(data, list(dict.fromkeys([*data.schema, *seen.columns]))))
+    return replace(seen, sample=sample_rows(data, list(dict.fromkeys([*data.schema, *seen.columns]))))
 
 
 def _with_elements(source: object, seen: Readable) -> Readable:
@@ -179,7 +179,7 @@ def _with_elements(source: object, seen: Readable) -> Readable:
     if len(lists) != 1:
         return seen
     try:
-        return _planned(source, {**seen.layout, "explode": lists[0]})
+        return _plan_source(source, {**seen.layout, "explode": lists[0]})
     except NoRowsError:
         return seen
 
@@ -188,7 +188,7 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     if data.plan.format not in ("csv", "tsv"):
         return data, []
     texts = Schema(replace(column, dtype=pa.string()) for column in data.plan.schema.columns)
-    nulls = null_texts(data, sampled(data.in_types(replace(data.plan, schema=texts))))
+    nulls = null_texts(data, sample_rows(data.in_types(replace(data.plan, schema=texts))))
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 
@@ -199,7 +199,7 @@ def _as_it_fits(source: object, layout: JsonObject) -> Readable:
     while True:
         settings = {**layout, "schema": types} if types else layout
         try:
-            return _looked_through(_with_elements(source, _planned(source, settings)))
+            return _add_sample(_with_elements(source, _plan_source(source, settings)))
         except DataError as error:
             misfits = [name for name in _misfits(source, settings, error) if name not in types]
             if not misfits:
@@ -211,18 +211,21 @@ def _misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
     """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
     form = _format_of(source, layout)
     if form == "jsonl":
-        name = _named_key(error)
+        name = _find_advised_key(error)
         if not name:
             return []
-        return [name, *_mixed_keys(_files(Dataset(source))[0])]  # each further error would cost a look at all files
+        return [
+            name,
+            *_find_mixed_keys(_files(Dataset(source))[0]),
+        ]  # each further error would cost a look at all files
     if form not in ("csv", "tsv"):
         return []
-    data, _ = _with_nulls(_planned(source, layout).data)
+    data, _ = _with_nulls(_plan_source(source, layout).data)
     misfits = [name for name in data.schema if not _fits(data, name)]
     return [] if len(misfits) == len(data.schema) > 1 else misfits
 
 
-def _named_key(error: DataError) -> str:
+def _find_advised_key(error: DataError) -> str:
     """The key of JSON lines that an error advises to read as text; "" for none."""
     place = COLUMN.search(error.where)
     parts = place[1].split("/") if place else []
@@ -230,7 +233,7 @@ def _named_key(error: DataError) -> str:
     return next((name for name in names if schema_advice(name, pa.string()) in error.do), "")
 
 
-def _mixed_keys(file: File) -> list[str]:
+def _find_mixed_keys(file: File) -> list[str]:
     """The keys with values of several kinds in the first JSON lines of a file."""
     kinds: dict[str, set[str]] = {}
     for line in read_all(file, length=LOOKED_AT).splitlines():
@@ -251,7 +254,7 @@ def _kind(value: object) -> str:
 
 def _fits(data: Dataset, name: str) -> bool:
     try:
-        sampled(data, [name])
+        sample_rows(data, [name])
     except DataError:
         return False
     return True
@@ -264,7 +267,7 @@ def _files(data: Dataset) -> list[File]:
 # tables
 
 
-def _alike(data: Dataset, source: Any) -> tuple[Any, Layout, tuple[OtherTable, ...]]:
+def _alike(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
     """What names the files of a source that can be read together, the layout of the first, and the files that cannot,
     as other tables: text of another delimiter, or without a header and of another number of columns.
 
@@ -294,7 +297,7 @@ def _alike(data: Dataset, source: Any) -> tuple[Any, Layout, tuple[OtherTable, .
     # Without numbers in it, a header may look like values: files that begin with the same line are alike.
     alike = {*main, *(file for file in layouts if layouts[file].line == layout.line)}
     alike |= {file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))}
-    apart = {file: layouts.get(file, Layout()) for file in files if file not in alike}
+    apart = {file: layouts.get(file, TextLayout()) for file in files if file not in alike}
     if not apart:
         return source, layout, ()
     others = tuple(
@@ -369,13 +372,13 @@ def _naming(files: Sequence[File], source: object) -> str | list[str]:
 # text
 
 
-def _layout(files: Sequence[File]) -> Layout:
+def _layout(files: Sequence[File]) -> TextLayout:
     """The layout of the first file of text: format, encoding, delimiter, escape, lines before the header, columns where
     there is none and decimal comma by its first 64 KiB; encoding, values of the first line, decimal comma and quotes
     also by more of it."""
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
-        return Layout()
+        return TextLayout()
     start = read_all(files[0], length=LOOKED_AT)
     settings: dict[str, Any] = {}
     further = _further(files[0], start)
@@ -390,9 +393,9 @@ def _layout(files: Sequence[File]) -> Layout:
     delimiter = named[1] if named else delimiter
     if formats == {None}:
         if lines and _is_json(lines[0]):
-            return Layout({"format": "jsonl"})
+            return TextLayout({"format": "jsonl"})
         if "\0" in text or not count_regular(lines, delimiter):
-            return Layout()
+            return TextLayout()
         settings["format"] = "tsv" if delimiter == "\t" else "csv"
         usual = "\t" if delimiter == "\t" else ","
     if encoding:
@@ -415,7 +418,7 @@ def _layout(files: Sequence[File]) -> Layout:
     if before:
         settings["skip_rows"] = before
     every = every[before:]
-    rows = _rows(every, delimiter, settings)
+    rows = _split_lines(every, delimiter, settings)
     columns, doubt = names_without_header(rows)
     first = tuple(rows[0]) if rows else ()
     if has_one_name_too_few(rows):
@@ -427,10 +430,10 @@ def _layout(files: Sequence[File]) -> Layout:
     fields = [value for line in every[1:] for value in line.split(delimiter)] if delimiter != "," else []
     if any(COMMA.fullmatch(value) for value in fields) and not any(POINT.fullmatch(value) for value in fields):
         settings["decimal"] = ","
-    return Layout(settings, doubt, tuple(columns) or first, every[0] if every else "")
+    return TextLayout(settings, doubt, tuple(columns) or first, every[0] if every else "")
 
 
-def _rows(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> list[list[str]]:
+def _split_lines(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> list[list[str]]:
     """The values of lines of text, without those of empty lines."""
     quote = settings.get("quote", '"') or None
     read = csv.reader(lines, delimiter=delimiter, quotechar=quote, escapechar=settings.get("escape"))
@@ -479,7 +482,7 @@ def _encoding(start: bytes) -> str | None:
 def _lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
     """How many lines come before the header: lines without any delimiter before lines that all have some; lines of
     another number of values before a header and lines of one number; or lines of empty values before names."""
-    rows = [row[0] if (row := _rows([line], delimiter, settings)) else [] for line in lines]
+    rows = [row[0] if (row := _split_lines([line], delimiter, settings)) else [] for line in lines]
     if before := _lines_of_another_width(rows):
         return before
     before = len(list(takewhile(lambda line: delimiter not in line, lines)))
@@ -511,7 +514,7 @@ def _nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
     return before if are_names and not any(is_value(text) for row in rows[:before] for text in row) else 0
 
 
-def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
+def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
     """All rows if they are few, else ranges of rows that are spread over the blocks and within each.
 
     Blocks are read whole as far as `WHOLE_BYTES` allow, but three at least. Of the others, `MOST_BLOCKS` with them at
@@ -520,7 +523,7 @@ def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
     plan = data.plan
     names = list(plan.schema if columns is None else columns)
     if plan.rows <= SAMPLE_ROWS:
-        return libraries.decoded(read(data.handle, Partition(0, plan.blocks), names))
+        return libraries.decode_dictionaries(read(data.handle, Partition(0, plan.blocks), names))
     blocks = _spread(plan.blocks, MOST_BLOCKS)
     whole = {b.number for b in _spread(blocks, max(3, WHOLE_BYTES // max(b.nbytes for b in blocks)))}
     schema = pa.schema([(name, plan.schema[name].dtype) for name in names])
@@ -530,10 +533,10 @@ def sampled(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
         most = max(1, SAMPLE_ROWS * block.rows // rows)
         if block.number in whole:
             part = read(data.handle, Partition(0, (block,)), names)
-            tables += map(libraries.decoded, _ranges(part, most, max(1, RANGES * block.rows // rows)))
+            tables += map(libraries.decode_dictionaries, _ranges(part, most, max(1, RANGES * block.rows // rows)))
         elif plan.files:
             heads = beginning_of(plan, block, most, schema) or []
-            tables += [libraries.decoded(head.slice(0, most)) for head in heads]
+            tables += [libraries.decode_dictionaries(head.slice(0, most)) for head in heads]
     return pa.concat_tables(tables).combine_chunks()
 
 

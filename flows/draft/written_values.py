@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
-from tasks.engines.algorithms.text_times import written_time
+from tasks.engines.algorithms.text_times import find_time_format
 from tasks.engines.algorithms.written_numbers import SIGNS
 from tasks.engines.expression.text_functions import parse_number
 
@@ -26,7 +26,7 @@ def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
             continue
         others, marks = marks_in(column)
         patterns = len(others) and (all_match(others, NUMBER) or all_match(others, TIME))
-        if marks and (patterns or written_number(others) or written_time(others)):
+        if marks and (patterns or detect_number_signs(others) or find_time_format(others)):
             texts.update(marks)
     return [text for text in NULL_TEXTS if text in texts]
 
@@ -38,11 +38,11 @@ def marks_in(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[str]]:
     return values.filter(pc.invert(is_mark)), sorted(values.filter(is_mark).unique().to_pylist())
 
 
-def written_number(values: pa.ChunkedArray) -> tuple[str, str | None] | None:
+def detect_number_signs(values: pa.ChunkedArray) -> tuple[str, str | None] | None:
     """The decimal sign and the sign between groups of digits of texts that are all numbers; None for other texts, and
     for digits alone, which are codes more often than amounts.
 
-    >>> written_number(pa.chunked_array([["1.234,50", "7"]])), written_number(pa.chunked_array([["12", "7"]]))
+    >>> detect_number_signs(pa.chunked_array([["1.234,50", "7"]])), detect_number_signs(pa.chunked_array([["12", "7"]]))
     ((',', '.'), None)
     """
     distinct = pc.unique(values)

@@ -14,7 +14,7 @@ from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
 from flows.job.refit_job import AnyJob
-from flows.job.run_calendar import published
+from flows.job.run_calendar import find_published_outputs
 from flows.run.announcements import deliver, note_event
 from flows.run.artifacts import later, write_markdown, write_table
 from flows.run.links import flow_run_id
@@ -23,18 +23,18 @@ from tasks.core.stage_results import StageResult
 from tasks.core.wings import from_wing
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
-from tasks.gate.earlier_outputs import MOST_NIGHTS, Past, PastNights, good_versions
+from tasks.gate.earlier_outputs import MOST_VERSIONS, Past, PastVersions, good_versions
 from tasks.gate.locate import with_files
 from tasks.gate.notes import GateNote, digest_of, read_note, write_note
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict
 from tasks.gate.verdict_text import verdict_markdown, verdict_rows
-from tasks.job.profiles import STATISTICS, saved, whole_name
+from tasks.job.profiles import STATISTICS, load_profile, whole_name
 from tasks.job.request import PlanOf, Request, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.profile.output_profile import Profile
 from tasks.run.plugin import CurrentRun, RunPlugin
-from tasks.storage.documents import dumped
+from tasks.storage.documents import dump_document
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
 SENTENCES = 5  # findings that a message names
@@ -81,7 +81,7 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     log = get_run_logger()
     verdict = judged.verdict
     of = digest_of(judged.profile)
-    decision = decide(_accepted(request, stage, of), stage, verdict)
+    decision = decide(_read_valid_note(request, stage, of), stage, verdict)
     write_note(folder, decision.note)
     for one in decision.findings:
         log.warning("gate: %s (checks.%s)", one.text, one.check)
@@ -93,7 +93,7 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         later(lambda: _show(request.key, stage, decision.note, judged), f"{request.key}-gate")
     if decision.level == "stop":
         _tell_stopped(job, request, stage, decision.findings)
-        refusal = stopped(job, request, decision.findings)
+        refusal = make_stop_error(job, request, decision.findings)
         _put_in(
             "refused", str(request.staging.target), of, {**_facts(job, stage), "text": refusal.what, "why": refusal.why}
         )
@@ -114,7 +114,7 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     profile = read_profile(request, stage)
     if profile is None:
         return None
-    past, notes = past_nights(job, request)
+    past, notes = find_past_versions(job, request)
     past = [replace(night, profile=night.profile.with_keys_of(profile)) for night in past]
     day = job.dated.run_date.day if job.dated else None
     verdict = judge(profile, past, request.rules, request.gate, day)
@@ -126,27 +126,27 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     return Judged(verdict, profile, before)
 
 
-def past_nights(job: AnyJob, request: Request) -> PastNights:
+def find_past_versions(job: AnyJob, request: Request) -> PastVersions:
     """The good versions that a run is compared with: those of its output, or, where the path of the output holds a
     date, the outputs of the nights before."""
     split = request.splits[0]
     written = str(job.as_written()["output"]["path"])
     if job.dated is None or not is_pattern(written):
         return good_versions(request.staging.target, split=split)
-    nights = published(written, Path.cwd())
+    nights = find_published_outputs(written, Path.cwd())
     past: list[Past] = []
     notes: list[str] = []
-    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_NIGHTS]:
+    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_VERSIONS]:
         of_day = good_versions(nights[day].path, 1, split)
         past += [replace(night, version=str(nights[day].path)) for night in of_day.nights]
         notes += of_day.notes
-    return PastNights(past, notes)
+    return PastVersions(past, notes)
 
 
 def read_profile(request: Request, stage: GateStage) -> Profile | None:
     """The profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
     name = STATISTICS if stage == "statistics" else whole_name(request.splits[0])
-    return saved(request, name) if request.run.profile else None
+    return load_profile(request, name) if request.run.profile else None
 
 
 def _has_read_all(request: Request, stage: GateStage) -> bool:
@@ -154,12 +154,12 @@ def _has_read_all(request: Request, stage: GateStage) -> bool:
     return stage == "commit" or request.flow == "fit"
 
 
-def stopped(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
+def make_stop_error(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
     """The error of a run that the gate stops; it names the findings that do."""
     stops = [one for one in findings if one.level == "stop"]
     others = f"; {len(findings) - len(stops)} more finding(s) do not stop it" if len(findings) > len(stops) else ""
     return GateStoppedError(
-        f"the gate stopped {_night(job, request)}: nothing is published",
+        f"the gate stopped {_name_run(job, request)}: nothing is published",
         where=str(request.staging.target),
         why=_sentences(stops) + others,
         do=f"fix the data, or, if they are correct, set {_levels(stops)} to warn; the same job then goes on from "
@@ -193,7 +193,7 @@ def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> 
 def asks(question: Question) -> GateAskedError:
     """The error of a run that waits for an answer."""
     return GateAskedError(
-        f"the gate asks whether to publish {question.night}",
+        f"the gate asks whether to publish {question.batch_text}",
         where=question.output,
         why=_sentences(question.verdict.findings),
         do=f"answer it before {question.until}: {question.commands}",
@@ -206,7 +206,7 @@ def stop_unanswered(question: Question) -> None:
     why = "no answer came within run.ask_timeout"
     payload = {"date": question.date, "stage": question.stage, "why": why}
     _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
-    put_question(question, "refused", GateStoppedError(f"{question.night} was stopped", why=why))
+    put_question(question, "refused", GateStoppedError(f"{question.batch_text} was stopped", why=why))
     deliver([Path(question.output)])
 
 
@@ -225,7 +225,7 @@ def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
     return {"date": job.dated.run_date.day.isoformat() if job.dated else None, "stage": stage, "run": flow_run_id()}
 
 
-def _accepted(request: Request, stage: GateStage, of: str) -> GateNote:
+def _read_valid_note(request: Request, stage: GateStage, of: str) -> GateNote:
     """The note of the staging folder, with what people have accepted of these very rows.
 
     They have accepted the whole profile. After statistics it is that of an earlier start, if any: what was accepted
@@ -280,7 +280,7 @@ def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: Seq
 
 def _emit(output: str, findings: Sequence[Finding], more: Mapping[str, Any]) -> None:
     columns = list(dict.fromkeys(one.column for one in findings))
-    payload = {"output": output, "columns": columns, "findings": [dumped(one) for one in findings], **more}
+    payload = {"output": output, "columns": columns, "findings": [dump_document(one) for one in findings], **more}
     emit_event(STOPPED, {"prefect.resource.id": f"rowmill.output.{output_slug(output)}"}, payload=payload)
 
 
@@ -295,7 +295,7 @@ def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
         write_table(f"{key}-gate-table", rows, description)
 
 
-def _night(job: AnyJob, request: Request) -> str:
+def _name_run(job: AnyJob, request: Request) -> str:
     date = f" of {job.dated.run_date.day}" if job.dated else ""
     return f"the run{date} to {request.staging.target.name}"
 

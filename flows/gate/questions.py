@@ -29,10 +29,10 @@ from flows.run.listeners import folder_of_work
 from flows.run.stopping import stop_workers
 from flows.run.work_of_job import end_published, output_of, staging_folders, staging_of
 from infra.orchestration.server import ui_url
-from tasks.core.markdown import escaped, markdown_table
+from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.errors import GateAskedError, GateStoppedError, OpenQuestionError
 from tasks.gate.notes import is_stopped, read_note, write_note
-from tasks.gate.question import Question, alone, answered, end_question, read_question, waiting
+from tasks.gate.question import Question, alone, answer_question, end_question, read_question, waiting
 from tasks.gate.verdict_text import verdict_rows
 from tasks.job.request import output_slug
 from tasks.run.plugin import CurrentRun, RunPlugin
@@ -82,7 +82,7 @@ class AnswersPlugin(FlowPlugin):
     def around(self, flow: CurrentFlow, run: Callable[[], Ended]) -> Ended:
         own = flow.own
         if has_asked() and not _has_work(own):
-            return _done_by_others(own)
+            return _end_without_work(own)
         while True:
             try:
                 return run()
@@ -115,7 +115,7 @@ def _has_work(own: AnyJob) -> bool:
     return (staging_of(own).folder / "plan.json").exists()
 
 
-def _done_by_others(own: AnyJob) -> State[list[str]]:
+def _end_without_work(own: AnyJob) -> State[list[str]]:
     """The state of a run that has asked and whose work is gone when it goes on."""
     if there := output_of(own):
         return end_published(own, there)
@@ -139,13 +139,13 @@ def settle_question(staging: Staging) -> None:
         if (form := answer_of_form(question)) is None:  # tried again by hand, before anybody answered
             end_question(staging)
             return
-        question = answered(staging.folder, form.answer, form.who or "somebody at the form of the run")
+        question = answer_question(staging.folder, form.answer, form.who or "somebody at the form of the run")
     if question.is_open:
         raise waiting(question)
     if question.is_expired:
         close_unanswered(staging, question)
     elif question.answer and question.answer.answer == "discard":
-        text = f"{question.night} was discarded by {question.answer.who} at {question.answer.when}"
+        text = f"{question.batch_text} was discarded by {question.answer.who} at {question.answer.when}"
         put_question(question, "discarded", GateStoppedError(text))
         staging.clean()
         deliver([staging.target])
@@ -178,7 +178,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
             return
         write_note(staging.folder, read_note(staging.folder).as_stopped())
         end_question(staging)
-    log.warning("%s was stopped: no answer came by %s", question.night, question.until)
+    log.warning("%s was stopped: no answer came by %s", question.batch_text, question.until)
     stop_unanswered(question)
 
 
@@ -232,9 +232,9 @@ def form_text(question: Question) -> str:
     ]
     return "\n".join(
         [
-            f"**Publish {question.night}?**",
+            f"**Publish {question.batch_text}?**",
             "",
-            *(f"- {escaped(one.text)}" for one in findings[:SHOWN]),
+            *(f"- {escape_markdown(one.text)}" for one in findings[:SHOWN]),
             *more,
             "",
             markdown_table(rows),

@@ -13,16 +13,16 @@ from typing import Any
 from flows.job.allowed_names import is_listed
 from infra.clusters.configurations import VARIABLE as CONFIGURATIONS
 from infra.clusters.model import Cluster
-from infra.paths import expanded
+from infra.paths import expand_home
 from tasks.core.redaction import plain_url
 from tasks.core.settings import NO_BASE, collector_file
 from tasks.errors import JobError
 from tasks.graph.node import Node, side_paths, topological
-from tasks.graph.saved_workflow import fitted_folder
+from tasks.graph.saved_workflow import find_fitted_folder
 from tasks.ops.user_code import VARIABLE as MODULES
-from tasks.ops.user_code import allowed_modules, is_allowed
+from tasks.ops.user_code import is_allowed, read_allowed_modules
 from tasks.storage.allowed_roots import VARIABLE as ROOTS
-from tasks.storage.allowed_roots import allowed_roots, check_files_in, check_path, is_local
+from tasks.storage.allowed_roots import check_files_in, check_path, is_local, read_allowed_roots
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
@@ -62,7 +62,7 @@ def _of_deployment() -> bool:
 
 
 @contextmanager
-def limited_runs() -> Iterator[None]:
+def limit_runs() -> Iterator[None]:
     """Runs in the block have the limits of a run of a deployment, unless the host sets others: for jobs that somebody
     else may have written."""
     added = [variable for variable in LIMITS if variable not in os.environ]
@@ -78,17 +78,17 @@ def serving_limits() -> list[str]:
     """For whoever serves or deploys: sets the limits of runs, and says which others are missing."""
     for variable in LIMITS:
         os.environ.setdefault(variable, "")
-    if allowed_roots() is not None:
+    if read_allowed_roots() is not None:
         return []
     return [f"runs may read and write every path that this user may: set {ROOTS}, such as /data:s3://bucket/logs"]
 
 
 def limits() -> dict[str, str]:
     """The limits for runs of this process, in words, a line for each variable."""
-    roots = allowed_roots()
-    modules = allowed_modules()
-    clusters = allowed_clusters()
-    switches = allowed_switches()
+    roots = read_allowed_roots()
+    modules = read_allowed_modules()
+    clusters = read_cluster_allowlist()
+    switches = read_switch_allowlist()
     return {
         ROOTS: "no limit" if roots is None else ", ".join(roots) or "no path",
         MODULES: "no limit" if modules is None else ", ".join(modules) or "no function",
@@ -97,12 +97,12 @@ def limits() -> dict[str, str]:
     }
 
 
-def allowed_clusters() -> tuple[str, ...] | None:
+def read_cluster_allowlist() -> tuple[str, ...] | None:
     """Patterns of the addresses, hosts and images that jobs may name, as the host lists them; None: all of them."""
     return _read_names(CLUSTERS)
 
 
-def allowed_switches() -> tuple[str, ...] | None:
+def read_switch_allowlist() -> tuple[str, ...] | None:
     """The keys of `SWITCH_KEYS` that jobs may set, as the host lists them; None: all of them."""
     return _read_names(SWITCHES)
 
@@ -119,12 +119,12 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     Output and scratch count with the folders that a run makes beside them.
     """
     limit_deployment()
-    paths = [*_named("source.path", job.source.path), *_named("source.valid", job.source.valid)]
-    paths += _named("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
-    paths += _named("contract", job.contract if isinstance(job.contract, str) else None)
+    paths = [*_pair_with_field("source.path", job.source.path), *_pair_with_field("source.valid", job.source.valid)]
+    paths += _pair_with_field("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
+    paths += _pair_with_field("contract", job.contract if isinstance(job.contract, str) else None)
     for field, path in [*paths, ("output.path", job.output.path), *_other_texts(job)]:
         _check_no_secret(field, path)
-    collectors = [*_named("run.lineage", job.run.lineage), *_named("run.metrics", job.run.metrics)]
+    collectors = [*_pair_with_field("run.lineage", job.run.lineage), *_pair_with_field("run.metrics", job.run.metrics)]
     for field, address in collectors:
         if plain_url(address) != address:
             raise JobError(
@@ -146,10 +146,10 @@ def check_access(job: Any, graph: Node | None = None) -> None:
         _check_switches(job.cluster)
         elsewhere += _elsewhere(job.cluster)
     _check_elsewhere(elsewhere)
-    if allowed_roots() is None:
+    if read_allowed_roots() is None:
         return
     files = [(field, path) for field, address in collectors if (path := collector_file(address))]
-    for field, path in [*paths, *files, *_written(job), *_of_cluster(job.cluster)]:
+    for field, path in [*paths, *files, *_list_write_paths(job), *_of_cluster(job.cluster)]:
         check_path(path, field)
     for node in topological(graph) if graph else []:
         for file in node.op.files if node.op else ():
@@ -158,12 +158,12 @@ def check_access(job: Any, graph: Node | None = None) -> None:
 
 def _other_texts(job: Any) -> Iterator[tuple[str, str]]:
     """Texts that an error would repeat if they were no path: a URL there is wrong anyway, and may hold a secret."""
-    yield from _named("run.scratch", job.run.scratch)
+    yield from _pair_with_field("run.scratch", job.run.scratch)
     yield "source.bad_lines", job.source.bad_lines
     yield from _of_cluster(job.cluster)
-    yield from _named("cluster.address", job.cluster.address)
+    yield from _pair_with_field("cluster.address", job.cluster.address)
     for kind in ("fitted", "base"):
-        yield from _named(kind, getattr(job, kind, None))
+        yield from _pair_with_field(kind, getattr(job, kind, None))
 
 
 def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
@@ -171,7 +171,7 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
     source = job.source
     run = job.run
     named = [*source.paths, job.output.path, run.scratch, getattr(job, "fitted", None), getattr(job, "base", None)]
-    named += [path for _, path in _named("", getattr(getattr(job, "refit", None), "learn_from", None))]
+    named += [path for _, path in _pair_with_field("", getattr(getattr(job, "refit", None), "learn_from", None))]
     named += [job.contract if isinstance(job.contract, str) else None]
     named += [source.bad_lines if source.bad_lines not in ("error", "skip") else None]
     named += [collector_file(address) for address in (run.lineage, run.metrics) if address]
@@ -189,7 +189,7 @@ def _check_local(job: Any) -> None:
         local_folder(path, "a path of the section cluster", field)
 
 
-def _written(job: Any) -> Iterator[tuple[str, str]]:
+def _list_write_paths(job: Any) -> Iterator[tuple[str, str]]:
     """What a run writes: the output, the work in progress, what Dask spills, lines that cannot be read."""
     yield "output.path", job.output.path
     if is_local(job.output.path):
@@ -212,10 +212,14 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
         place, _, name = key.rpartition(".")
         section: Any = getattr(cluster, place) if place else cluster
         if section is not None and name in section.model_fields_set:
-            yield from ((f"cluster.{key}", expanded(path)) for _, path in _named("", getattr(section, name)) if path)
+            yield from (
+                (f"cluster.{key}", expand_home(path))
+                for _, path in _pair_with_field("", getattr(section, name))
+                if path
+            )
 
 
-def _limited_by(variable: str, cluster: Cluster) -> list[str]:
+def _list_limited_keywords(variable: str, cluster: Cluster) -> list[str]:
     """The keywords of the cluster's preset whose values a variable of the host has to allow."""
     keywords = cluster.preset.keywords if cluster.preset else {}
     return [name for name, keyword in keywords.items() if keyword.limited_by == variable]
@@ -232,7 +236,7 @@ def _check_no_commands(cluster: Cluster) -> None:
             why = f"they can run commands, and what users may run is limited by {MODULES} of the host"
             do = f"name a section of the host's file, which is in {CONFIGURATIONS}, as cluster.configuration"
             raise JobError(what, where=where, why=why, do=do)
-    for name in _limited_by(MODULES, cluster):
+    for name in _list_limited_keywords(MODULES, cluster):
         if getattr(cluster.section, name) and not is_allowed("shell"):
             raise JobError(
                 "a job may not contain commands",
@@ -244,9 +248,11 @@ def _check_no_commands(cluster: Cluster) -> None:
 
 def _check_switches(cluster: Cluster) -> None:
     """Refuse keys that open a scheduler to others, whoever lists its host: who reaches one runs code as this user."""
-    allowed = allowed_switches()
+    allowed = read_switch_allowlist()
     values = {key: getattr(cluster, key) for key in SWITCH_KEYS}
-    values |= {f"{cluster.kind}.{name}": getattr(cluster.section, name) for name in _limited_by(SWITCHES, cluster)}
+    values |= {
+        f"{cluster.kind}.{name}": getattr(cluster.section, name) for name in _list_limited_keywords(SWITCHES, cluster)
+    }
     for key, value in values.items():
         if allowed is not None and value not in (None, False, SAFE.get(key)) and key not in allowed:
             raise JobError(
@@ -261,7 +267,7 @@ def _check_switches(cluster: Cluster) -> None:
 def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
     """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
-    for name in _limited_by(CLUSTERS, cluster):
+    for name in _list_limited_keywords(CLUSTERS, cluster):
         value = getattr(cluster.section, name)
         named += [(f"cluster.{cluster.kind}.{name}", one) for one in (value if isinstance(value, list) else [value])]
     return [(field, str(name)) for field, name in named if name]
@@ -270,7 +276,7 @@ def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
 def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
     """Whoever runs a scheduler or an image runs code in the flow's process and reads what the job may read; a collector
     hears of the data, and gets the key that the host has for it."""
-    allowed = allowed_clusters()
+    allowed = read_cluster_allowlist()
     for field, name in named:
         if allowed is not None and not any(is_listed(name, pattern) for pattern in allowed):
             raise JobError(
@@ -287,10 +293,10 @@ def check_fitted(path: object) -> None:
     if isinstance(path, str):
         _check_no_secret("fitted", path)
         local_folder(path, "the fitted workflow", "fitted")
-    if isinstance(path, str) and allowed_roots() is not None:
+    if isinstance(path, str) and read_allowed_roots() is not None:
         check_path(path, "fitted")
         check_path(Path(path) / LATEST, "fitted")  # before its text is read, which an error repeats
-        check_files_in(fitted_folder(Path(path)), "fitted")
+        check_files_in(find_fitted_folder(Path(path)), "fitted")
 
 
 def check_base(path: str | None) -> None:
@@ -300,12 +306,12 @@ def check_base(path: str | None) -> None:
         return
     _check_no_secret("base", path)
     local_folder(path, "the base", "base")
-    if allowed_roots() is not None:
+    if read_allowed_roots() is not None:
         check_path(path, "base")
         check_files_in(Path(path), "base")
 
 
-def _named(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:
+def _pair_with_field(field: str, path: str | list[str] | None) -> Iterator[tuple[str, str]]:
     many: Iterable[str] = [] if path is None else [path] if isinstance(path, str) else path
     yield from ((field, item) for item in many)
 

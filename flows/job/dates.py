@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.core.settings import Run, S
 from tasks.core.strict_json import JsonObject
-from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolved, run_date_at
+from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolve_patterns, run_date_at
 
 DateOf = Callable[[Run], RunDate]
 PLACES = (
@@ -41,11 +41,11 @@ def with_date(job: S, date_of: DateOf = of_this_moment) -> tuple[S, Dated | None
     if not texts and run.date is None:
         return job, None, {}
     run_date = date_of(run)
-    values = {place: resolved(text, run_date, place) for place, text in texts.items()}
+    values = {place: resolve_patterns(text, run_date, place) for place, text in texts.items()}
     became = {place: (text, values[place]) for place, text in texts.items() if is_pattern(text)}
     if not became and run.date is None:
-        return _replaced(job, values), None, texts
-    return _replaced(job, values), Dated(run_date, became), texts
+        return _replace_texts(job, values), None, texts
+    return _replace_texts(job, values), Dated(run_date, became), texts
 
 
 def with_patterns(data: JsonObject, patterns: Mapping[str, str]) -> JsonObject:
@@ -83,7 +83,7 @@ def texts_of(job: object) -> dict[str, str]:
     return texts
 
 
-def _replaced(job: S, values: Mapping[str, str]) -> S:
+def _replace_texts(job: S, values: Mapping[str, str]) -> S:
     """The job with other texts at some places."""
     for place in PLACES:
         name = ".".join(place)

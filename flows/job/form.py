@@ -146,8 +146,10 @@ def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
     """The form of a section: the fields `shown`, in that order. None is filled in, not even by its default: that would
     be laid over what a recipe, a job file or the deployment says."""
     whole = model.model_json_schema(by_alias=True)
-    known = {name: _inlined(part, whole.get("$defs", {})) for name, part in whole["properties"].items()}
-    visible = {name: {**_chosen(_partial(known[name])), "position": position} for position, name in enumerate(shown)}
+    known = {name: _inline_references(part, whole.get("$defs", {})) for name, part in whole["properties"].items()}
+    visible = {
+        name: {**_title_choices(_partial(known[name])), "position": position} for position, name in enumerate(shown)
+    }
     hidden = {f"^{name}$": _or_null(_partial(part, TEXTS)) for name, part in known.items() if name not in shown}
     return {
         "type": "object",
@@ -157,15 +159,15 @@ def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
     }
 
 
-def _inlined(part: Any, definitions: JsonObject) -> Any:
+def _inline_references(part: Any, definitions: JsonObject) -> Any:
     """A schema with what its references stand for in their place."""
     if isinstance(part, list):
-        return [_inlined(one, definitions) for one in part]
+        return [_inline_references(one, definitions) for one in part]
     if not isinstance(part, dict):
         return part
-    own = {key: _inlined(value, definitions) for key, value in part.items() if key != "$ref"}
+    own = {key: _inline_references(value, definitions) for key, value in part.items() if key != "$ref"}
     if "$ref" in part:
-        return {**_inlined(definitions[part["$ref"].rpartition("/")[2]], definitions), **own}
+        return {**_inline_references(definitions[part["$ref"].rpartition("/")[2]], definitions), **own}
     return own
 
 
@@ -182,7 +184,7 @@ def _partial(part: Any, without: tuple[str, ...] = ()) -> Any:
     return schema
 
 
-def _chosen(part: Schema) -> Schema:
+def _title_choices(part: Schema) -> Schema:
     """The types that people choose from, by names that say what they are.
 
     A field of one type that may be null has no choice: the server takes null for it, too, since nothing is required.

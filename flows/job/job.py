@@ -21,7 +21,7 @@ from tasks import ops
 from tasks.core.contract import Contract, make_contract
 from tasks.core.schema import Tags
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
-from tasks.core.strict_json import JsonObject, encoded
+from tasks.core.strict_json import JsonObject, encode_floats
 from tasks.core.wings import check_keys
 from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
@@ -66,7 +66,7 @@ class Feature(Section):
     @classmethod
     def _in_json(cls, value: list[JsonObject]) -> list[JsonObject]:
         """As they reach the server and the workers: `.inf` of YAML would be null there."""
-        strict: list[JsonObject] = encoded(value)
+        strict: list[JsonObject] = encode_floats(value)
         return strict
 
 
@@ -126,7 +126,7 @@ class CheckedJob(DatedJob):
             raise JobError("the contract cannot be read", where=f"contract: {path}", why=why, do=do) from None
         return make_contract(parse_yaml(text, str(path)), f"contract: {path}")
 
-    def placed(self) -> tuple[Source, Output, Run]:
+    def resolve_paths(self) -> tuple[Source, Output, Run]:
         """The sections with paths from the root, since workers may have another current folder."""
         source = self.source.model_copy(
             update={
@@ -145,11 +145,11 @@ class CheckedJob(DatedJob):
         )
         return source, output, run
 
-    def checked(self, request: Request) -> Request:
+    def with_checks(self, request: Request) -> Request:
         """The request with the date, the contract and the checks of the job; its rows are profiled where the gate may
         need it."""
         rules = self.rules()
-        contract = encoded(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
+        contract = encode_floats(rules.model_dump(mode="json", exclude_none=True)) if rules else {}
         checks = self.checks.model_dump(mode="json", exclude_defaults=True)
         run = request.sections["run"]
         if run["profile"] is None:
@@ -201,7 +201,7 @@ class Job(CheckedJob):
                 try:
                     node = Node("apply", (node,), _without_frames(ops.make_operator(spec)), name=title)
                 except RowmillError as error:
-                    raise _placed(error, f"{title}.ops[{position}]") from None
+                    raise _add_place(error, f"{title}.ops[{position}]") from None
             nodes.append(node)
             if feature.keep:
                 written.append(node)
@@ -221,14 +221,14 @@ class Job(CheckedJob):
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
         """The request of the stages, on top of a base where there is one."""
-        source, output, run = self.placed()
+        source, output, run = self.resolve_paths()
         if base is None:
             request = make_request(source, self.graph(), output, run, engine, self.label)
         else:
             more = self.refit.model_copy(update={"learn_from": absolute(self.refit.learn_from)})
             features = Features(graph_to_json(self.graph()), self.label)
             request = refitting_request(source, base, more, output, run, engine, features)
-        return self.checked(request)
+        return self.with_checks(request)
 
 
 def _without_frames(op: ops.Operator) -> ops.Operator:
@@ -258,8 +258,8 @@ class Application(CheckedJob):
 
     def request(self, engine: str) -> Request:
         """The request of the stages."""
-        source, output, run = self.placed()
-        return self.checked(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
+        source, output, run = self.resolve_paths()
+        return self.with_checks(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
 def make_application(data: JsonObject, date_of: DateOf = of_this_moment) -> Application:
@@ -274,7 +274,7 @@ def make_application(data: JsonObject, date_of: DateOf = of_this_moment) -> Appl
         check_fitted(fitted)
         if fitted:
             read_fitted(Path(fitted))
-    application: Application = validated(Application, data).with_date(date_of)
+    application: Application = validate_job(Application, data).with_date(date_of)
     if is_pattern(fitted):
         check_fitted(application.fitted)
         read_fitted(Path(application.fitted))
@@ -321,7 +321,7 @@ def absolute(path: Any) -> Any:
     return path if path is None or "://" in path else str(Path.cwd() / path)
 
 
-def _placed(error: RowmillError, place: str) -> RowmillError:
+def _add_place(error: RowmillError, place: str) -> RowmillError:
     """The same error with its place in the job, before the place that it shows in an expression."""
     where = f"{place}\n         {error.where}" if error.where else place
     return type(error)(error.what, where=where, why=error.why, do=error.do)
@@ -344,10 +344,10 @@ def load_job(source: str | Path | JsonObject, changes: Sequence[str] = (), sampl
     for change in changes:
         for place in (data, changed):
             set_key(place, change)
-        lines.changed(change.partition("=")[0].strip())
+        lines.forget_line(change.partition("=")[0].strip())
     if not sample:
         return make_job(with_own_sample(written, changed, data), lines)
-    whole = merged(recipe_of(data), data).get("source")
+    whole = merge_maps(recipe_of(data), data).get("source")
     if not isinstance(whole, Mapping) or not whole.get("sample"):
         do = "give it: --set 'source.sample={name: toy, rows: 1000000}', or begin with a recipe"
         raise JobError("the job names no sample", where="--sample", why="what to make is not known", do=do)
@@ -365,13 +365,13 @@ def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = of_
     lines = lines or Lines()
     own = _with_features(with_whole_job(data, lines), lines)
     check_keys(own)  # of the job alone: a recipe names data to try it with
-    job: Job = validated(Job, with_recipe(own), lines)
+    job: Job = validate_job(Job, with_recipe(own), lines)
     try:
         job = job.with_date(date_of)
         graph = job.graph()
         check_filter(job.source)
     except RowmillError as error:
-        raise lines.placed(error) from None
+        raise lines.add_line(error) from None
     check_access(job, graph)
     check_refit(job.base, job.refit, graph, lines)
     _check_split(job)
@@ -408,14 +408,14 @@ def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | 
     if base is None and refit.model_fields_set | refit.settings.keys():
         raise JobError(
             "refit says how to learn on top of a base, but the job names none",
-            where=_place(("refit",), lines),
+            where=_describe_job_place(("refit",), lines),
             do="write base: the path of an output, such as that of output.path",
         )
     learning = [node for node in topological(graph) if node.op is not None and isinstance(node.op, Learned)]
     names = sorted({type(node.op).__name__ for node in learning})
     entries = list(dict.fromkeys(node.name for node in topological(graph) if ENTRY.fullmatch(node.name)))
     for key, value in refit.settings.items():
-        place = _place(("refit", key), lines)
+        place = _describe_job_place(("refit", key), lines)
         hint = near(key, [*Refitting.model_fields, *names, *entries])
         if key in (*names, *entries):
             pass
@@ -464,8 +464,8 @@ def with_whole_job(data: JsonObject, lines: Lines) -> JsonObject:
             )
     lines.of(text, "features")
     for place, _ in flat(others):
-        lines.changed(".".join(place))
-    return laid_over(written, others)
+        lines.forget_line(".".join(place))
+    return overlay_job(written, others)
 
 
 def flat(data: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -497,9 +497,9 @@ def _with_features(data: JsonObject, lines: Lines) -> JsonObject:
     return {**data, "features": features}
 
 
-def validated(model: type[S], data: JsonObject, lines: Lines | None = None) -> S:
+def validate_job(model: type[S], data: JsonObject, lines: Lines | None = None) -> S:
     known = lines or Lines()
-    if beyond := [f"{_place(path, known)} {why}" for path, why in _beyond(data)]:
+    if beyond := [f"{_describe_job_place(path, known)} {why}" for path, why in _beyond(data)]:
         raise JobError("the job is not valid:\n    " + "\n    ".join(beyond))
     try:
         return model.model_validate(data)
@@ -554,16 +554,16 @@ def check_filter(source: Source) -> None:
         try:
             parse(source.filter)
         except RowmillError as error:
-            raise _placed(error, "source.filter") from None
+            raise _add_place(error, "source.filter") from None
     if source.downsample is not None:
         try:
             parse(source.downsample.where)
         except RowmillError as error:
-            raise _placed(error, "source.downsample.where") from None
+            raise _add_place(error, "source.downsample.where") from None
 
 
 def with_recipe(data: JsonObject) -> JsonObject:
-    return laid_over(recipe_of(data), data)
+    return overlay_job(recipe_of(data), data)
 
 
 def recipe_of(data: JsonObject) -> JsonObject:
@@ -576,16 +576,16 @@ def recipe_of(data: JsonObject) -> JsonObject:
     return read_yaml(RECIPES / f"{name}.yaml")
 
 
-def laid_over(base: JsonObject, over: JsonObject) -> JsonObject:
-    """A partial job laid over another: `merged`, and one way to say how many files replaces the others. A sample
+def overlay_job(base: JsonObject, over: JsonObject) -> JsonObject:
+    """A partial job laid over another: `merge_maps`, and one way to say how many files replaces the others. A sample
     belongs to the paths that it was written for.
 
-    >>> laid_over({"output": {"path": "out", "files_per_worker": 8}}, {"output": {"files": 2}})
+    >>> overlay_job({"output": {"path": "out", "files_per_worker": 8}}, {"output": {"files": 2}})
     {'output': {'path': 'out', 'files': 2}}
-    >>> laid_over({"source": {"path": "data/toy", "sample": {"name": "toy"}}}, {"source": {"path": "data/typo"}})
+    >>> overlay_job({"source": {"path": "data/toy", "sample": {"name": "toy"}}}, {"source": {"path": "data/typo"}})
     {'source': {'path': 'data/typo', 'sample': None}}
     """
-    out = merged(base, over)
+    out = merge_maps(base, over)
     ways = {"files", "files_per_worker", "rows_per_file"}
     out = with_own_sample(base, over, out)
     section = over.get("output")
@@ -618,7 +618,7 @@ def with_own_sample(base: JsonObject, over: JsonObject, out: JsonObject) -> Json
     return {**out, "source": source}
 
 
-def merged(base: JsonObject, over: JsonObject) -> JsonObject:
+def merge_maps(base: JsonObject, over: JsonObject) -> JsonObject:
     """`over` laid over `base`: maps merge, everything else is replaced.
 
     >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
@@ -627,7 +627,7 @@ def merged(base: JsonObject, over: JsonObject) -> JsonObject:
     out = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = merged(out[key], value) if both else value
+        out[key] = merge_maps(out[key], value) if both else value
     return out
 
 
@@ -694,9 +694,9 @@ def _lines(error: ValidationError, data: JsonObject, model: type[Section], known
     """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
     for one in mistakes(error, data):
-        place = _place(one.place, known)
+        place = _describe_job_place(one.place, known)
         if one.kind == "unknown":
-            lines.append(f"{place} is unknown: {near(str(one.place[-1]), _known(one.place[:-1], model))}")
+            lines.append(f"{place} is unknown: {near(str(one.place[-1]), _list_known_keys(one.place[:-1], model))}")
         elif one.kind == "missing":
             lines.append(f"{place} is missing")
         elif one.text.startswith("needs a map"):
@@ -714,8 +714,8 @@ def _map_of(place: Sequence[str | int], data: Any, model: type[Section]) -> str:
         return f"write - columns: {_yaml(data if isinstance(data, list) else [data])}"
     if place[0] == "features" and len(place) == 4:
         return f"write {{op: {_yaml(data[0] if isinstance(data, list) and len(data) == 1 else data)}}}"
-    keys = _known(place, model)
-    if keys == _known(place[:-1], model):  # a map of names that are the user's own
+    keys = _list_known_keys(place, model)
+    if keys == _list_known_keys(place[:-1], model):  # a map of names that are the user's own
         return "write {key: value}"
     if keys[0] in ("path", "name", "kind") and isinstance(data, str):
         return f"write {{{keys[0]}: {data}}}"
@@ -727,11 +727,11 @@ def _yaml(value: object) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def _place(path: Sequence[str | int], known: Lines) -> str:
+def _describe_job_place(path: Sequence[str | int], known: Lines) -> str:
     return place_text(path) + known.place(path)
 
 
-def _known(loc: Sequence[Any], model: type[Section]) -> list[str]:
+def _list_known_keys(loc: Sequence[Any], model: type[Section]) -> list[str]:
     for key in loc:
         if isinstance(key, str) and hasattr(model, "model_fields"):
             field = next((f for n, f in model.model_fields.items() if key in (n, f.alias)), None)

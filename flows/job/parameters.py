@@ -10,7 +10,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows.job.dates import DateOf
 from flows.job.deployed import enter_folder
-from flows.job.job import Job, flat, is_written_out, laid_over, make_job, read_job, with_whole_job
+from flows.job.job import Job, flat, is_written_out, make_job, overlay_job, read_job, with_whole_job
 from flows.job.run_labels import label_host
 from flows.job.yaml_lines import Lines
 from tasks.core.strict_json import JsonObject
@@ -37,7 +37,7 @@ def job_data(parameters: JsonObject, lines: Lines | None = None) -> JsonObject:
     lines = lines or Lines()
     values = {name: value for name, value in parameters.items() if value is not None and name != "dry_run"}
     deployed = {name: value for name, value in _of_deployment().items() if name != "dry_run"}
-    data = laid_over(with_whole_job(deployed, lines), with_whole_job(values, lines))
+    data = overlay_job(with_whole_job(deployed, lines), with_whole_job(values, lines))
     file = data.pop("job", None)
     if file is None or file == "":
         return data
@@ -47,8 +47,8 @@ def job_data(parameters: JsonObject, lines: Lines | None = None) -> JsonObject:
         check_path(file, "job")
     written = read_job(file, lines=lines)
     for place, _ in flat(data):
-        lines.changed(".".join(place))  # what is laid over a job file stands on none of its lines
-    return laid_over(written, data)
+        lines.forget_line(".".join(place))  # what is laid over a job file stands on none of its lines
+    return overlay_job(written, data)
 
 
 def _of_deployment() -> JsonObject:

@@ -25,11 +25,11 @@ from flows.job.job import (
     check_size,
     exchange_on,
     flat,
-    laid_over,
     make_application,
     make_job,
+    overlay_job,
     refuse_source_inside,
-    validated,
+    validate_job,
 )
 from infra.clusters.model import Cluster
 from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Source, some_path
@@ -89,15 +89,15 @@ class Refit(CheckedJob):
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
         """The request of the stages; without a `base` that of the newest version, which is not read whole. A JobError
         where there is none."""
-        base = base or chosen_base(self.base_path)
-        source, output, run = self.placed()
-        return self.checked(refitting_request(source, base, self.refit, output, run, engine))
+        base = base or find_newest_base(self.base_path)
+        source, output, run = self.resolve_paths()
+        return self.with_checks(refitting_request(source, base, self.refit, output, run, engine))
 
 
 AnyJob = Job | Application | Refit
 
 
-def chosen_base(root: Path) -> BaseVersion:
+def find_newest_base(root: Path) -> BaseVersion:
     """The newest good version as far as its JSON says; a JobError where nothing is published."""
     version = newest_good(root, thorough=False).version
     if version is None:
@@ -117,7 +117,7 @@ def make_refit(data: JsonObject, date_of: DateOf = of_this_moment) -> Refit:
     base = data.get("base")
     if isinstance(base, str) and base.strip() and not is_pattern(base):
         check_base(base)
-    refit: Refit = validated(Refit, data).with_date(date_of)
+    refit: Refit = validate_job(Refit, data).with_date(date_of)
     if refit.base == NO_BASE:
         raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
     for name in Refit.refused_of_source:
@@ -135,7 +135,7 @@ def make_refit(data: JsonObject, date_of: DateOf = of_this_moment) -> Refit:
     check_filter(refit.source)
     check_access(refit)
     check_refit(refit.base, refit.refit, graph_of(refit))
-    refit = like_base(refit, chosen_base(refit.base_path).settings)
+    refit = like_base(refit, find_newest_base(refit.base_path).settings)
     refuse_source_inside(refit)
     exchange_on(refit.run, refit.cluster)
     return refit
@@ -155,7 +155,7 @@ def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
     }
     if {"rows_per_file", "files_per_worker"} & output.keys():
         output.pop("files", None)  # how many there were
-    wanted = laid_over({"output": output, "checks": known.get("checks", {})}, own)
+    wanted = overlay_job({"output": output, "checks": known.get("checks", {})}, own)
     output = wanted["output"]
     same_format = output.get("format", "parquet") == known.get("output", {}).get("format", "parquet")
     fits = {
@@ -168,7 +168,7 @@ def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
         "keep_versions": output.get("on_existing") == "version",
     }
     output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
-    sections = {"checks": validated(Checks, wanted["checks"]), "output": validated(Output, output)}
+    sections = {"checks": validate_job(Checks, wanted["checks"]), "output": validate_job(Output, output)}
     texts = [
         f"{'.'.join(place)}: {value}"
         for name, section in sections.items()
@@ -183,7 +183,7 @@ def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
 
 def graph_of(refit: Refit) -> Node:
     """The features of the base."""
-    return graph_from_json(chosen_base(refit.base_path).data["graph"])
+    return graph_from_json(find_newest_base(refit.base_path).data["graph"])
 
 
 def maker_of(flow: str) -> Callable[..., Any]:

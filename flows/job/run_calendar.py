@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.job.dates import texts_of
-from flows.job.job import laid_over, merged, read_job, recipe_of
+from flows.job.job import merge_maps, overlay_job, read_job, recipe_of
 from infra.orchestration.deployment_file import FOLDER
 from tasks.core.settings import Run
 from tasks.core.strict_json import JsonObject
@@ -19,8 +19,8 @@ from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, described_by, versions_of
-from tasks.storage.retention import removed_nights
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, find_description, versions_of
+from tasks.storage.retention import read_removed_versions
 
 STEP = timedelta(minutes=15)  # all hours of all zones begin at one of these
 MOST_STARTS = 1000  # that a schedule of Prefect gives at once
@@ -42,7 +42,7 @@ class Calendar:
     def unit(self) -> str:
         return "hour" if self.hourly else "day"
 
-    def night(self, moment: datetime) -> date:
+    def run_date_of(self, moment: datetime) -> date:
         """The night of an instant.
 
         >>> Calendar("Europe/Berlin", hourly=True).night(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
@@ -96,7 +96,7 @@ class Calendar:
         """The value of `run.date` that names a night: `2026-11-22`, or `2026-11-22T03:00:00+01:00`."""
         return self.begin(night).isoformat(timespec="seconds") if self.hourly else night.isoformat()
 
-    def shown(self, night: date) -> str:
+    def format_run_date(self, night: date) -> str:
         """A night for people: `2026-11-22`, or `2026-11-22 03:00+01:00`."""
         return self.begin(night).isoformat(" ", "minutes") if self.hourly else night.isoformat()
 
@@ -115,11 +115,11 @@ class Calendar:
                 raise JobError(f"{text!r} is not a day", where=where, why=why, do=f"write {named.day}")
             return named.day
         if not is_last:
-            return self.night(named.time)
+            return self.run_date_of(named.time)
         if not named.has_hour:
-            return self.back(self.night(self.begin(named.day + timedelta(days=1))), 1)
+            return self.back(self.run_date_of(self.begin(named.day + timedelta(days=1))), 1)
         has_offset = datetime.fromisoformat(text.strip()).tzinfo is not None
-        return self.night(named.time if has_offset else named.time.replace(fold=1))  # of an hour that comes twice
+        return self.run_date_of(named.time if has_offset else named.time.replace(fold=1))  # of an hour that comes twice
 
 
 def calendar_of(job: JsonObject) -> Calendar:
@@ -129,7 +129,7 @@ def calendar_of(job: JsonObject) -> Calendar:
 
 
 @dataclass(frozen=True)
-class Night:
+class DatedOutput:
     """An output, or a version of it, of one day or hour.
 
     `seconds` are those of the whole run, `stages` those of its stages, `nbytes` the size of the files of data.
@@ -146,9 +146,9 @@ class Night:
     is_removed: bool = False
 
 
-def published(
+def find_published_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
-) -> dict[date, Night]:
+) -> dict[date, DatedOutput]:
     """The newest published output of each night, as manifests and fitted workflows say it, without discarded ones.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
@@ -156,35 +156,37 @@ def published(
     written; else it is left out.
     """
     calendar = calendar or Calendar()
-    nights = dict[date, Night]()
+    nights = dict[date, DatedOutput]()
     for path in (place for root in roots_of(output, folder) for place in _outputs(root) if not is_discarded(place)):
-        if (night := _night(path, calendar, without_date)) is not None:
+        if (night := _read_dated_output(path, calendar, without_date)) is not None:
             nights[night.day] = night
     return nights
 
 
-def removed(
+def find_removed_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
-) -> dict[date, Night]:
+) -> dict[date, DatedOutput]:
     """The nights whose versions output.keep_versions has removed, as the outputs note it; parameters as in
-    `published`."""
+    `find_published_outputs`."""
     calendar = calendar or Calendar()
-    nights = dict[date, Night]()
+    nights = dict[date, DatedOutput]()
     for root in roots_of(output, folder):
-        for note in removed_nights(root):
+        for note in read_removed_versions(root):
             version = root / note.version
             day = _day(note.date, note.run_date, note.created, calendar, without_date)
-            if day is not None and not described_by(version):  # one that is still there speaks for itself
-                nights[day] = Night(day, version, note.run, is_removed=True)
+            if day is not None and not find_description(version):  # one that is still there speaks for itself
+                nights[day] = DatedOutput(day, version, note.run, is_removed=True)
     return nights
 
 
-def published_ever(
+def find_all_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
-) -> dict[date, Night]:
-    """The nights of `published` and of `removed`; one that is in both is there."""
-    there = published(output, folder, calendar, without_date)  # first: what is removed meanwhile is noted then
-    return {**removed(output, folder, calendar, without_date), **there}
+) -> dict[date, DatedOutput]:
+    """The nights of `find_published_outputs` and of `find_removed_outputs`; one that is in both is there."""
+    there = find_published_outputs(
+        output, folder, calendar, without_date
+    )  # first: what is removed meanwhile is noted then
+    return {**find_removed_outputs(output, folder, calendar, without_date), **there}
 
 
 def roots_of(output: str, folder: Path) -> list[Path]:
@@ -203,11 +205,11 @@ def _outputs(root: Path) -> Iterator[Path]:
     yield from versions_of(root)
 
 
-def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
+def _read_dated_output(path: Path, calendar: Calendar, without_date: bool) -> DatedOutput | None:
     """The night of an output; None for a folder that is not an output, and for one of no night."""
     if is_discarded(path):
         return None
-    notes = [_noted(path / name) for name in (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)]
+    notes = [_read_note(path / name) for name in (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)]
     there = [note for note in notes if note]
     if not there:
         return None
@@ -221,7 +223,7 @@ def _night(path: Path, calendar: Calendar, without_date: bool) -> Night | None:
             if name in other.stages:
                 stages[name] = stages.get(name, 0.0) + other.stages[name]
     counted = [note for note in (first, *others) if note.rows is not None]
-    return Night(
+    return DatedOutput(
         day,
         path,
         first.run,
@@ -238,10 +240,10 @@ def _day(text: str, run_date: str, created: str, calendar: Calendar, without_dat
     try:
         if text and calendar.hourly:
             named = parse_run_date(run_date, calendar.timezone)
-            return calendar.night(named.time) if named.has_hour else None
+            return calendar.run_date_of(named.time) if named.has_hour else None
         if text:
             return date.fromisoformat(text)
-        return calendar.night(datetime.fromisoformat(created)) if without_date else None
+        return calendar.run_date_of(datetime.fromisoformat(created)) if without_date else None
     except (ValueError, JobError):
         return None
 
@@ -260,17 +262,17 @@ class _Note:
     nbytes: int
 
 
-def _noted(path: Path) -> _Note | None:
+def _read_note(path: Path) -> _Note | None:
     """The note in a file; None where there is none. What was read once is not read again while the file stays."""
     try:
         status = path.stat()
     except OSError:
         return None
-    return _read(path, status.st_mtime_ns, status.st_size)
+    return _parse_note(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _read(path: Path, _changed: int, _size: int) -> _Note | None:
+def _parse_note(path: Path, _changed: int, _size: int) -> _Note | None:
     content = read_json(path)
     if not isinstance(content, dict):
         return None
@@ -334,28 +336,28 @@ class DeployedJob:
         """Whether the job names a date, so that an output is of a night."""
         return any(map(is_pattern, texts_of(self.job).values()))
 
-    def published(self) -> dict[date, Night]:
+    def find_published_outputs(self) -> dict[date, DatedOutput]:
         """The newest output of each night; of a job without a date by the days on which its outputs were written."""
-        return published(self.output, self.folder, self.calendar, without_date=not self.has_date)
+        return find_published_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
-    def published_ever(self) -> dict[date, Night]:
+    def find_all_outputs(self) -> dict[date, DatedOutput]:
         """The published output of each night, also of those whose versions output.keep_versions has removed since."""
-        return published_ever(self.output, self.folder, self.calendar, without_date=not self.has_date)
+        return find_all_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
     def today(self) -> date:
         """The night of this moment."""
-        return self.calendar.night(datetime.now(UTC))
+        return self.calendar.run_date_of(datetime.now(UTC))
 
-    def last_night(self) -> date:
+    def find_last_run_date(self) -> date:
         """The night of this moment, or the one before it where the schedules start the run of this night later."""
         today = self.today()
         now = datetime.now(UTC)
         end = self.calendar.end(today).astimezone(UTC)
-        begun = bool(self.scheduled(today, today))
+        begun = bool(self.list_scheduled_run_dates(today, today))
         later = any(True for schedule in self.schedules for _ in _starts(schedule, now, end))
         return self.calendar.back(today, 1) if later and not begun else today
 
-    def scheduled(self, first: date, last: date) -> list[date]:
+    def list_scheduled_run_dates(self, first: date, last: date) -> list[date]:
         """The nights of a range in which the schedules have started, or should have started, a run; all of them up to
         now where there is no schedule."""
         calendar = self.calendar
@@ -364,17 +366,17 @@ class DeployedJob:
             return nights
         start = calendar.begin(nights[0]).astimezone(UTC)
         end = min(calendar.end(nights[-1]).astimezone(UTC), datetime.now(UTC))
-        started = {calendar.night(at) for schedule in self.schedules for at in _starts(schedule, start, end)}
+        started = {calendar.run_date_of(at) for schedule in self.schedules for at in _starts(schedule, start, end)}
         return [night for night in nights if night in started]
 
-    def first_night(self) -> date:
+    def find_first_run_date(self) -> date:
         """The first published night; that in which the deployment was made where none is published."""
-        return min(self.published_ever(), default=self.calendar.night(self.created))
+        return min(self.find_all_outputs(), default=self.calendar.run_date_of(self.created))
 
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
         """The nights of a range, by default from the first one until now, that have never had a published output."""
-        outputs = self.published_ever()
-        nights = self.scheduled(first or self.first_night(), last or self.today())
+        outputs = self.find_all_outputs()
+        nights = self.list_scheduled_run_dates(first or self.find_first_run_date(), last or self.today())
         return [night for night in nights if night not in outputs]
 
     def check(self) -> None:
@@ -394,18 +396,18 @@ class DeployedJob:
             )
 
 
-def deployed(name: str, deployment: Any) -> DeployedJob:
+def make_deployed_job(name: str, deployment: Any) -> DeployedJob:
     """A deployment of the server with the job that its parameters, job file and recipe give."""
     environment = (deployment.job_variables or {}).get("env") or {}
     folder = Path(environment.get(FOLDER) or Path.cwd())
     parameters = deployment.parameters or {}
     data = {key: value for key, value in parameters.items() if key != "dry_run" and value is not None}
     if file := data.pop("job", None):
-        data = laid_over(read_job(str(file), folder), data)
+        data = overlay_job(read_job(str(file), folder), data)
     schedules = tuple(one.schedule for one in deployment.schedules or ())
     paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
     return DeployedJob(
-        name, deployment.id, deployment.created, schedules, merged(recipe_of(data), data), folder, paused
+        name, deployment.id, deployment.created, schedules, merge_maps(recipe_of(data), data), folder, paused
     )
 
 

@@ -90,7 +90,7 @@ def job_key(request: Request) -> str:
 
 
 @contextmanager
-def _locked() -> Iterator[Path]:
+def _lock_rates() -> Iterator[Path]:
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "rates.lock").open("a") as lock:
@@ -99,7 +99,7 @@ def _locked() -> Iterator[Path]:
 
 
 def _append(entry: JsonObject) -> None:
-    with _locked() as path:
+    with _lock_rates() as path:
         entries = [*_entries(path), entry][-MOST_RUNS:]
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text("".join(json.dumps(item) + "\n" for item in entries))
@@ -158,8 +158,8 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
         unit = "bytes"
         what = "run(s) of other jobs, by bytes"
     near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
-    seconds = _scaled(near, "seconds", STAGES, unit, size)
-    taken = _scaled(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed
+    seconds = _scale_medians(near, "seconds", STAGES, unit, size)
+    taken = _scale_medians(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed
     if (price := request.run.price_per_hour) is not None:
         taken["cost"] = sum(seconds.values()) * price / 3600
     if not seconds:
@@ -169,7 +169,7 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
     return Guess(seconds, f"{len(near)} {what}, of {counted} rows", taken)
 
 
-def _scaled(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, size: int) -> dict[str, float]:
+def _scale_medians(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, size: int) -> dict[str, float]:
     """The medians of the figures of runs per row or byte, times the size; without figures that no run has."""
     rates = {name: [run[section][name] / run[unit] for run in runs if name in run[section]] for name in names}
     return {name: median(of_runs) * size for name, of_runs in rates.items() if of_runs}

@@ -68,7 +68,7 @@ class Lines:
             self._texts.insert(0, (root, name, node))
         return self
 
-    def changed(self, key: str) -> Lines:
+    def forget_line(self, key: str) -> Lines:
         """The value at a dotted key is not that of the text any more."""
         self._changed.add(tuple(key.split(".")))
         return self
@@ -83,7 +83,7 @@ class Lines:
                 return f" (line {line} of {name})"
         return ""
 
-    def placed(self, error: RowmillError) -> RowmillError:
+    def add_line(self, error: RowmillError) -> RowmillError:
         """The same error; when it begins its place with one in the job, `features[0].ops[1]`, the line is added."""
         first, newline, rest = error.where.partition("\n")
         line = self.place(job_path(first))

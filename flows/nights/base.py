@@ -13,13 +13,13 @@ from tasks.core.versions import rowmill_version
 from tasks.errors import JobError
 from tasks.job.base_version import (
     check_not_discarded,
+    describe_batches,
     newest_good,
-    nights_text,
     other_ids_text,
     set_aside,
     why_no_base,
 )
-from tasks.job.refitting import matched_to_base
+from tasks.job.refitting import match_to_base
 from tasks.job.request import PlanOf
 from tasks.learning.refit_modes import mode_lines
 from tasks.run.plugin import CurrentRun, RunPlugin
@@ -45,7 +45,7 @@ class BasePlugin(RunPlugin):
 
     def after(self, run: CurrentRun, result: StageResult) -> None:
         if result.stage == "ingest":
-            for line in changed_lines(run):
+            for line in describe_changes(run):
                 run.log.warning("differs from the base: %s", line)
         elif result.stage == "statistics":
             check_not_discarded(run.request)
@@ -105,7 +105,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         resumes=request.resumes,
         stage_engines=request.stage_engines,
     )
-    log.info("the base is %s: %s rows of %s", version.path, f"{version.learned_rows:,}", nights_text(version.data))
+    log.info("the base is %s: %s rows of %s", version.path, f"{version.learned_rows:,}", describe_batches(version.data))
     if (written_by := version.data.get("rowmill")) != rowmill_version():
         log.info("the base was written by rowmill %s, this is %s", written_by, rowmill_version())
     if isinstance(job, Refit) and job.inherited:
@@ -117,8 +117,8 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
     run.request = based
 
 
-def changed_lines(run: CurrentRun) -> list[str]:
+def describe_changes(run: CurrentRun) -> list[str]:
     """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
     plan = PlanOf(run.request).plan(run.request.splits[0])
-    changes = matched_to_base(run.request, plan.schema)
+    changes = match_to_base(run.request, plan.schema)
     return list(changes.lines) if changes else []

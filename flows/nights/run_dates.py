@@ -13,20 +13,20 @@ from prefect.context import FlowRunContext
 
 from flows.job.dates import DateOf
 from flows.job.refit_job import AnyJob
-from flows.job.run_calendar import BACKFILL, Night
-from flows.nights.table import NO_DATA, show_nights
+from flows.job.run_calendar import BACKFILL, DatedOutput
+from flows.nights.table import NO_DATA, show_run_dates
 from flows.run.empty_sources import NoDataError
 from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin
 from flows.run.work_of_job import (
     end_published,
-    night_of_run,
     output_of,
+    run_date_of_job,
     staging_folders,
     staging_of,
 )
 from tasks.core.strict_json import JsonObject
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError, RowmillError
-from tasks.job.run_date import RunDate, names_hour, parse_run_date, resolved
+from tasks.job.run_date import RunDate, names_hour, parse_run_date, resolve_patterns
 from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.staging import Staging
@@ -44,12 +44,12 @@ class BegunDatesPlugin(FlowPlugin):
 
     def around(self, flow: CurrentFlow, run: Callable[[], Ended]) -> Ended:
         own = flow.own
-        if own.dated is not None and (there := _published_before(own)):
+        if own.dated is not None and (there := _find_backfill_output(own)):
             return end_published(own, there)
         flow.errors.clear()  # of the time before, where the run goes on after an answer
         try:
             if own.dated is not None and own.dated.became:
-                begun = [flow.make(_always(run_date)) for run_date in begun_dates(flow)]
+                begun = [flow.make(_always(run_date)) for run_date in find_unfinished_dates(flow)]
                 flow.jobs[:] = [*begun, own]
             return run()
         except RowmillError as error:
@@ -60,7 +60,7 @@ class BegunDatesPlugin(FlowPlugin):
                 raise
             raise _not_finished(error, job) from error
         finally:
-            show_nights(_outcomes(flow))
+            show_run_dates(_outcomes(flow))
 
 
 class RunDatePlugin(RunPlugin):
@@ -84,7 +84,7 @@ class RunDatePlugin(RunPlugin):
             pass_over(run.request.staging)
 
 
-def begun_dates(flow: CurrentFlow) -> list[RunDate]:
+def find_unfinished_dates(flow: CurrentFlow) -> list[RunDate]:
     """The dates of earlier runs to the same output, or to that of an earlier date, that were begun and not published
     and that no run works on; the oldest first. Those that are passed over are named in the log."""
     own = flow.own
@@ -97,7 +97,7 @@ def begun_dates(flow: CurrentFlow) -> list[RunDate]:
             continue
         begun = parse_run_date(str(note.get("run_date")), own.run.timezone, "begun")
         staging = staging_of(flow.make(_always(begun)))
-        if staging.folder != folder or staging.in_use() or note.get("night") == name_night(own):
+        if staging.folder != folder or staging.in_use() or note.get("night") == name_run_date(own):
             continue
         if folder != here and begun.time >= own.dated.run_date.time:
             continue
@@ -119,7 +119,7 @@ def note_date(job: AnyJob, staging: Staging) -> None:
     would throw it away, and it cannot finish it.
     """
     note = _read_note(staging.folder)
-    own = name_night(job)
+    own = name_run_date(job)
     if note and note.get("night") != own:
         if not note.get(PASSED_OVER):
             raise _other_date(note, staging)
@@ -152,15 +152,15 @@ def _other_date(note: JsonObject, staging: Staging) -> JobError:
     )
 
 
-def name_night(job: AnyJob) -> str:
+def name_run_date(job: AnyJob) -> str:
     """What tells the nights of a job apart: the day, with the hour where a pattern names one; "" without a date."""
     if job.dated is None or not job.dated.became:
         return ""
     hours = any(names_hour(pattern) for pattern, _ in job.dated.became.values())
-    return resolved("{hour:%Y-%m-%dT%H%z}" if hours else "{date}", job.dated.run_date)
+    return resolve_patterns("{hour:%Y-%m-%dT%H%z}" if hours else "{date}", job.dated.run_date)
 
 
-def _published_before(own: AnyJob) -> Night | None:
+def _find_backfill_output(own: AnyJob) -> DatedOutput | None:
     """The published output of the night of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
@@ -179,7 +179,7 @@ def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
 
 def _outcomes(flow: CurrentFlow) -> dict[date, str]:
     """By night, how the jobs of a flow run ended that have no output, in words."""
-    return {night_of_run(job): _outcome(error) for job, error in flow.errors}
+    return {run_date_of_job(job): _outcome(error) for job, error in flow.errors}
 
 
 def _outcome(error: RowmillError | NothingToDoError) -> str:

@@ -21,7 +21,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.utilities.urls import url_for
 
-from flows.job.run_calendar import DeployedJob, Night, deployed
+from flows.job.run_calendar import DatedOutput, DeployedJob, make_deployed_job
 from flows.job.run_history import rates_by_run
 from flows.run.artifacts import write_markdown
 from tasks.core.markdown import Markdown, markdown_table
@@ -34,7 +34,7 @@ from tasks.stages.progress_artifact import fresh_client
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 
-NIGHTS = 30  # in the table
+MOST_RUN_DATES = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
 NO_DATA = "no data"
 RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
@@ -42,7 +42,7 @@ log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
-class NightLearned:
+class VocabularySizes:
     """The sizes of all vocabularies together, and how many of their values are new since the night before.
 
     None if unknown: an output that learned nothing has no ids, and only a refit says what is new.
@@ -53,7 +53,7 @@ class NightLearned:
 
 
 @dataclass(frozen=True)
-class NightJudged:
+class GateResult:
     """What the gate said of a night: `drift` is the largest share of a threshold that a finding reached."""
 
     verdict: str = ""
@@ -62,7 +62,7 @@ class NightJudged:
     file: str = ""  # the first in which the worst finding begins
 
 
-def nights_text(
+def tabulate_run_dates(
     nights: DeployedJob,
     runs: Mapping[date, Any],
     outcomes: Mapping[date, str],
@@ -74,17 +74,20 @@ def nights_text(
     figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
-    outputs = nights.published_ever()
+    outputs = nights.find_all_outputs()
     calendar = nights.calendar
-    oldest = calendar.back(nights.today(), NIGHTS - 1)
+    oldest = calendar.back(nights.today(), MOST_RUN_DATES - 1)
     missing: list[date] = []
     if nights.has_date:
-        expected = nights.missing(max(nights.first_night(), oldest)) if nights.schedules else []
+        expected = nights.missing(max(nights.find_first_run_date(), oldest)) if nights.schedules else []
         missing = [night for night in sorted({*expected, *runs, *outcomes}) if night not in outputs and night >= oldest]
         missing = [night for night in missing if outcomes.get(night) != NO_DATA]
     every = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
     rows = [
-        {calendar.unit: calendar.shown(night), **_row(outputs.get(night), runs.get(night), outcomes.get(night), rates)}
+        {
+            calendar.unit: calendar.format_run_date(night),
+            **_row(outputs.get(night), runs.get(night), outcomes.get(night), rates),
+        }
         for night in every
         if night >= oldest
     ]
@@ -100,7 +103,9 @@ def _head(nights: DeployedJob, missing: list[date]) -> str:
         return f"The runs of {nights.name}. Its job names no date: each stands at the day on which it began."
     if not missing:
         return f"Every {unit} of {nights.name} has a published output."
-    listed = ", ".join(map(nights.calendar.shown, missing[:NIGHTS])) + (", .." if len(missing) > NIGHTS else "")
+    listed = ", ".join(map(nights.calendar.format_run_date, missing[:MOST_RUN_DATES])) + (
+        ", .." if len(missing) > MOST_RUN_DATES else ""
+    )
     return (
         f"**{len(missing):,} {unit}(s) without a published output**: {listed}. "
         f"`rowmill backfill {nights.name} --missing` makes them."
@@ -108,7 +113,7 @@ def _head(nights: DeployedJob, missing: list[date]) -> str:
 
 
 def _row(
-    night: Night | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+    night: DatedOutput | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for unknown figures."""
     run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
@@ -123,24 +128,28 @@ def _row(
     stages = there.stages if there else recorded.get("seconds", {})
     rows = there.rows if there else recorded.get("rows")
     seconds = there.seconds if there else sum(stages.values()) or None
-    learned, judged = (learned_of(there.path), judged_of(there.path)) if there else (NightLearned(), NightJudged())
+    learned, judged = (
+        (read_vocabulary_sizes(there.path), read_gate_result(there.path))
+        if there
+        else (VocabularySizes(), GateResult())
+    )
     return {
         "run": Markdown(f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else ""),
         "state": state,
-        "rows": _number(rows),
+        "rows": _format_number(rows),
         "seconds": _seconds(seconds),
         **{name: _seconds(stages.get(name)) for name in STAGES},
         "size": amount(there.nbytes) if there and there.nbytes is not None else "",
-        "ids": _number(learned.ids),
-        "newcomers": _number(learned.newcomers),
+        "ids": _format_number(learned.ids),
+        "newcomers": _format_number(learned.newcomers),
         "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
         "verdict": judged.verdict,
         "begins in": judged.file,
-        "sent (UTC)": _sent(there),
+        "sent (UTC)": _format_sent_time(there),
     }
 
 
-def _sent(night: Night | None) -> str:
+def _format_sent_time(night: DatedOutput | None) -> str:
     """When the Prefect server heard of a night, to the minute: empty if it has not, or if the note is damaged."""
     try:
         publication = read_publication(night.path) if night else None
@@ -150,21 +159,21 @@ def _sent(night: Night | None) -> str:
     return f"{sent.astimezone(UTC):%Y-%m-%d %H:%M}" if sent else ""
 
 
-def learned_of(output: Path) -> NightLearned:
+def read_vocabulary_sizes(output: Path) -> VocabularySizes:
     """The vocabularies of an output, as its fitted workflow says their sizes."""
     folder = output / WORKFLOW if (output / WORKFLOW).is_dir() else output
     state = folder / "state.json"
     try:
         content = read_json(state) if state.stat().st_size <= LARGEST_STATE else None
     except OSError:
-        return NightLearned()
+        return VocabularySizes()
     fitted = content.get("fitted") if isinstance(content, dict) else None
     sizes = [
         one["size"]
         for one in (fitted.values() if isinstance(fitted, dict) else ())
         if isinstance(one, dict) and "values" in one and isinstance(one.get("size"), int)
     ]
-    return NightLearned(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
+    return VocabularySizes(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
 
 
 def _newcomers(changes: object) -> int | None:
@@ -178,7 +187,7 @@ def _newcomers(changes: object) -> int | None:
     return sum(grown) if grown else None
 
 
-def judged_of(output: Path) -> NightJudged:
+def read_gate_result(output: Path) -> GateResult:
     """What the gate said of an output, of all splits; empty where no gate looked at it."""
     notes = [read_json(folder / GATE) for folder in (output, *(output / split for split in SPLITS))]
     notes = [note for note in notes if isinstance(note, dict)]
@@ -188,7 +197,7 @@ def judged_of(output: Path) -> NightJudged:
     )
     share, column, file = max(_shares(worst), default=(None, "", ""))
     verdict = next((word for word in words if word not in ("", "pass")), words[0] if words else "")
-    return NightJudged(verdict, share, column, file)
+    return GateResult(verdict, share, column, file)
 
 
 def _shares(note: object) -> Iterator[tuple[float, str, str]]:
@@ -207,7 +216,7 @@ def _shares(note: object) -> Iterator[tuple[float, str, str]]:
             yield from _shares(one)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
@@ -218,7 +227,7 @@ def _seconds(value: float | None) -> str:
 # The artifact
 
 
-def show_nights(outcomes: Mapping[date, str]) -> None:
+def show_run_dates(outcomes: Mapping[date, str]) -> None:
     """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
 
     `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
@@ -231,8 +240,8 @@ def show_nights(outcomes: Mapping[date, str]) -> None:
     try:
         with fresh_client(), get_client(sync_client=True) as client:
             deployment = client.read_deployment(deployment_id)
-            nights = deployed(f"{context.flow.name}/{deployment.name}", deployment)
-            text = nights_text(nights, _runs_by_night(client, nights), outcomes, rates_by_run())
+            nights = make_deployed_job(f"{context.flow.name}/{deployment.name}", deployment)
+            text = tabulate_run_dates(nights, _read_runs_by_run_date(client, nights), outcomes, rates_by_run())
         write_markdown(artifact_key(nights.name), text, f"The nights of {nights.name}")
     except Exception as error:
         log.warning("the table of nights could not be written: %s", error)
@@ -247,10 +256,10 @@ def artifact_key(name: str) -> str:
     return f"rowmill-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
 
 
-def _runs_by_night(client: Any, nights: DeployedJob) -> dict[date, Any]:
+def _read_runs_by_run_date(client: Any, nights: DeployedJob) -> dict[date, Any]:
     """The newest flow run of each night that the server knows, by the night that it is of."""
     calendar = nights.calendar
-    since = calendar.begin(calendar.back(nights.today(), NIGHTS))
+    since = calendar.begin(calendar.back(nights.today(), MOST_RUN_DATES))
     expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
     flow_runs = client.read_flow_runs(
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
@@ -266,5 +275,5 @@ def _runs_by_night(client: Any, nights: DeployedJob) -> dict[date, Any]:
             moment = parse_run_date(text, calendar.timezone).time if text else run.expected_start_time
         except JobError:
             continue
-        runs.setdefault(calendar.night(moment), run)
+        runs.setdefault(calendar.run_date_of(moment), run)
     return runs

@@ -16,12 +16,12 @@ def show_preview(job: AnyJob, write: Callable[[str, str, str], Any], flow: FlowN
     as a line of its log."""
     from prefect import get_run_logger
 
-    from flows.preview.own_process import looked
+    from flows.preview.own_process import make_preview
     from flows.preview.preview_text import markdown, summary_line
     from tasks.job.request import output_slug
     from tasks.storage.files import local_path
 
-    preview = looked(job.as_written(), flow, job.dated.run_date if job.dated else None)
+    preview = make_preview(job.as_written(), flow, job.dated.run_date if job.dated else None)
     key = f"{flow}-{output_slug(local_path(job.output.path))}-preview"
     write(key, markdown(preview), summary_line(preview))
     log: Any = get_run_logger()

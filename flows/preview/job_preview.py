@@ -15,7 +15,7 @@ from flows.job.files_beside import check_files_beside
 from flows.job.job import Application, Job
 from flows.job.refit_job import AnyJob, Refit
 from flows.job.run_history import Guess, guess
-from infra.clusters.expected import ExpectedWorkers, expected
+from infra.clusters.expected import ExpectedWorkers, estimate_workers
 from infra.clusters.model import Cluster
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import sizing
@@ -29,27 +29,27 @@ from tasks.errors import DataError, GiveUpError, JobError, RowmillError
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
-from tasks.job.apply_fitted import adapted, bound_of, differences_of, missing_labels, null_types, subject
-from tasks.job.base_version import newest_good, nights_text, other_ids_text
-from tasks.job.refitting import matched_to_base
+from tasks.job.apply_fitted import adapt_plan, bound_of, differences_of, missing_labels, null_types, subject
+from tasks.job.base_version import describe_batches, newest_good, other_ids_text
+from tasks.job.refitting import match_to_base
 from tasks.job.request import Request
 from tasks.job.run_date import Dated
 from tasks.job.source_rules import condition_columns, looks
 from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_order import Estimated, choice_text, choose_files, number_of_files, written_places
+from tasks.shuffle.row_order import Estimated, choice_text, choose_files, list_output_places, number_of_files
 from tasks.shuffle.row_sets import unit_of_numbers
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
-from tasks.sources.exploded import exploded_text
+from tasks.sources.exploded import describe_explode
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, without_unused
 from tasks.stages.ingest import check_columns, naming_valid, same_schema, under_rules
-from tasks.stages.needs import Needs, needs, too_little_memory, too_small
+from tasks.stages.needs import ResourceEstimate, needs, too_little_memory, too_small
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import Sampled, phases_of, sampled, used_columns
+from tasks.stages.trial import Sampled, list_used_columns, phases_of, run_trial
 from tasks.storage.atomic import existing
-from tasks.storage.sample_data import made_up, made_up_text
+from tasks.storage.sample_data import describe_sample_data, find_sample_folders
 
 SAMPLE_ROWS = 20_000  # of look-alike data that are made for a preview alone
 
@@ -85,7 +85,7 @@ class Preview:
     job_source: Source
     sample: Sampled
     readings: list[Reading]
-    needs: Needs | None
+    needs: ResourceEstimate | None
     files: dict[str, SplitFiles]
     guess: Guess | None
     refused: list[RowmillError] = field(default_factory=list)
@@ -119,7 +119,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     check_files_beside(request)
     with _data(job, request) as (request, scale):
         plans = _plans(request, workers, contract, refused)
-        used = used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
+        used = list_used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
         first = plans[request.plan_names[0]]
         bound = bound_of(request, first.schema)
@@ -127,15 +127,15 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         check_text_order(first, first, request.source, LocalPool(), bound, sort)
         check_columns(request, bound)
         _check_unit_of_split(request, first)
-        sample = sampled(request, first)
+        sample = run_trial(request, first)
     files = _files(request, plans, sample, scale, len(workers.workers))
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None
     if flow != "fit":
         _check_order(request, plans)
-    refused += _refused(request, wanted)
+    refused += _collect_target_errors(request, wanted)
     if wanted and (error := too_little_memory(request, plans, workers)):
         refused.append(error)
-    changes = matched_to_base(request, first.schema)
+    changes = match_to_base(request, first.schema)
     return Preview(
         target=str(request.staging.target),
         workers=workers,
@@ -151,7 +151,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         scale=scale,
         left_out=missing_labels(request, first.schema),
         differs=differences_of(request, first),
-        made_up=_made_up(request, plans, request.source != wanted_source),
+        made_up=_describe_lookalike_data(request, plans, request.source != wanted_source),
         dated=job.dated,
         united=_reading_notes(plans, used),
         contract=list(dict.fromkeys(contract)),
@@ -182,7 +182,7 @@ def _check_unit_of_split(request: Request, plan: Plan) -> None:
 def _reading_notes(plans: Mapping[str, Plan], used: Collection[str]) -> list[str]:
     """What to know of how the files of all splits are read: lists that become rows, and columns about which files
     differ."""
-    exploded = [text for plan in plans.values() if (text := exploded_text(plan))]
+    exploded = [text for plan in plans.values() if (text := describe_explode(plan))]
     return exploded + [text for plan in plans.values() for text in uniting_notes(plan, used)]
 
 
@@ -230,25 +230,25 @@ def _on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
     passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
     more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
     inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
-    text = f"{version.path}, {version.learned_rows:,} rows of {nights_text(version.data)}{more}{inherited}"
+    text = f"{version.path}, {version.learned_rows:,} rows of {describe_batches(version.data)}{more}{inherited}"
     return replace(job.request(request.engine, version), flow=request.flow), text
 
 
-def _made_up(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> str:
+def _describe_lookalike_data(request: Request, plans: Mapping[str, Plan], to_be_made: bool) -> str:
     """What of the source is look-alike data, or what the applied workflow was fitted on; "" if nothing is."""
     if to_be_made:
         return "look-alike data, which the run will make"
     paths = (file.path for plan in plans.values() for file in plan.files)
-    return made_up_text([*made_up(paths), *(request.origin.made_up if request.origin else ())])
+    return describe_sample_data([*find_sample_folders(paths), *(request.origin.made_up if request.origin else ())])
 
 
 def _workers(cluster: Cluster, refused: list[RowmillError]) -> ExpectedWorkers:
     """The workers of the run; without any the reason is added to `refused`, and the cores of this host count."""
     try:
-        return expected(cluster)
+        return estimate_workers(cluster)
     except GiveUpError as error:
         refused.append(error)
-        return expected(Cluster(kind="cpu"))
+        return estimate_workers(Cluster(kind="cpu"))
 
 
 @contextmanager
@@ -307,7 +307,7 @@ def _plans(
                     contract += notes
                 except DataError as error:
                     refused.append(error)
-            plans[split] = adapted(request, plan)
+            plans[split] = adapt_plan(request, plan)
     if source.valid:
         same_schema(plans["train"].schema, plans["valid"].schema)
     return plans
@@ -317,7 +317,7 @@ def _check_order(request: Request, plans: Mapping[str, Plan]) -> None:
     """The columns that `output.keys` and `sort_by` name exist."""
     for plan in plans.values():
         final, schema = subject(request, plan.schema)
-        written_places(Work(plan, final, schema, "pandas"), request.output, plan)
+        list_output_places(Work(plan, final, schema, "pandas"), request.output, plan)
 
 
 def _readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
@@ -356,7 +356,7 @@ def _share(plan: Plan, names: list[str]) -> float:
     return sum(width[n] for n in names) / max(sum(width.values()), 1)
 
 
-def _refused(request: Request, wanted: Needs | None) -> list[RowmillError]:
+def _collect_target_errors(request: Request, wanted: ResourceEstimate | None) -> list[RowmillError]:
     """The errors of the run's target and disks."""
     staging = request.staging
     errors = []

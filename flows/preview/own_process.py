@@ -53,7 +53,7 @@ class PreviewProcess:
                 pipe.close()
         self._files.cleanup()
 
-    def looked(self, data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
+    def make_preview(self, data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
         """Return `flows.preview.job_preview.preview` of a job of plain values on a date, by default the job's
         own or that of this moment; its errors are raised here.
 
@@ -71,7 +71,7 @@ class PreviewProcess:
         _load()  # meanwhile: the modules that unpickling the preview needs
         _, stderr = self.child.communicate()
         if not (self.place / "answer").exists():
-            raise _ended(self.child.returncode, self.place, stderr.decode(errors="replace"))
+            raise _make_exit_error(self.child.returncode, self.place, stderr.decode(errors="replace"))
         kind, content = pickle.loads((self.place / "answer").read_bytes())  # noqa: S301  # this very program wrote it
         if kind == "error":
             raise content
@@ -79,10 +79,10 @@ class PreviewProcess:
         return result
 
 
-def looked(data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
+def make_preview(data: JsonObject, flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Preview:
     """The same in a process that starts now."""
     with PreviewProcess() as process:
-        return process.looked(data, flow, run_date)
+        return process.make_preview(data, flow, run_date)
 
 
 def _load() -> None:
@@ -90,9 +90,9 @@ def _load() -> None:
     import flows.preview.preview_text  # noqa: F401
 
 
-def _ended(status: int, place: Path, stderr: str) -> RowmillError:
+def _make_exit_error(status: int, place: Path, stderr: str) -> RowmillError:
     """The error for a process that ended without an answer."""
-    from tasks.storage.files_being_read import FOLDER, listed, notes_left
+    from tasks.storage.files_being_read import FOLDER, format_files, notes_left
 
     files = notes_left(place / FOLDER)
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -100,13 +100,13 @@ def _ended(status: int, place: Path, stderr: str) -> RowmillError:
     if status == -KILLED:
         return GiveUpError(
             "the process that looked at the data was killed",
-            where=listed(files),
+            where=format_files(files),
             why="most likely by the host, for lack of memory",
             do="look at less: a smaller source.path; or give the host more memory",
         )
     return DataError(
         f"the process that looked at the data was ended by {name}",
-        where=listed(files),
+        where=format_files(files),
         why=f"a native reader does so when data are damaged as nothing foresaw{f': {last}' if last else ''}",
         do="leave these files out of source.path, or write them again; report it with one of them: it is a bug",
     )

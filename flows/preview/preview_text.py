@@ -12,12 +12,12 @@ from rich.text import Text
 from flows.preview.job_preview import Preview, Reading
 from flows.preview.preview_tables import print_rows, text_table
 from tasks.core.dtypes import dtype_name
-from tasks.core.markdown import escaped, markdown_table
+from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
 from tasks.core.stage_results import resources_text
 from tasks.core.units import amount
-from tasks.engines.convert.python_values import listed
+from tasks.engines.convert.python_values import to_python_list
 from tasks.job.run_date import Dated
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled
@@ -61,10 +61,12 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         *([TextSection("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
         TextSection("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
         TextSection("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
-        TextSection("Rows before", f"of a sample of {sample.before.num_rows:,}", _rows(sample.before, rows)),
-        TextSection("Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _rows(sample.after, rows)),
-        *([TextSection("Casts that fail", "in the sample", _failed(sample))] if sample.failed_casts else []),
-        TextSection("Plan", preview.workers.text + _once(preview), _steps(preview)),
+        TextSection("Rows before", f"of a sample of {sample.before.num_rows:,}", _transpose_rows(sample.before, rows)),
+        TextSection(
+            "Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _transpose_rows(sample.after, rows)
+        ),
+        *([TextSection("Casts that fail", "in the sample", _list_failed_casts(sample))] if sample.failed_casts else []),
+        TextSection("Plan", preview.workers.text + _describe_cache(preview), _steps(preview)),
         TextSection("Needs", _because(preview), _needs(preview)),
         TextSection("Time", _time(preview)),
     ]
@@ -75,11 +77,11 @@ def _date(dated: Dated) -> TextSection:
     return TextSection("Date", dated.run_date.sentence, rows)
 
 
-def _failed(sample: Sampled) -> list[dict[str, str]]:
+def _list_failed_casts(sample: Sampled) -> list[dict[str, str]]:
     return [{name: str(value) for name, value in record.items()} for record in sample.failed_casts]
 
 
-def _once(preview: Preview) -> str:
+def _describe_cache(preview: Preview) -> str:
     """A note if a pass takes decoded columns of the pass before it from memory."""
     cached = preview.workers.engine == "cudf" or is_costly(next(iter(preview.plans.values())))
     if len(preview.readings) < 2 or not cached or (preview.needs and preview.needs.exchange == "disk"):
@@ -160,29 +162,32 @@ def _more(count: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[s
     return [dict.fromkeys(rows[0], "") | {"column": f"and {count - shown:,} more"}] if count > shown else []
 
 
-def _rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
+def _transpose_rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
     """The first rows, each a column of the table that is shown: there are more columns than a screen is wide."""
     names = [name for name in table.column_names if name[:2] != "__"]
     head = table.select(names[:COLUMNS]).slice(0, rows)
     shown = [
-        {"column": name, **{f"row {i}": _shown(value) for i, value in enumerate(listed(values), 1)}}
+        {
+            "column": name,
+            **{f"row {i}": _format_preview_value(value) for i, value in enumerate(to_python_list(values), 1)},
+        }
         for name, values in zip(head.column_names, head.columns, strict=True)
     ]
     return shown + _more(len(names), COLUMNS, shown)
 
 
-def _shown(value: object) -> str:
+def _format_preview_value(value: object) -> str:
     if value is None:
         return ""
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     if isinstance(value, list):
-        text = "[" + ", ".join(_shown(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
+        text = "[" + ", ".join(_format_preview_value(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
     return text if len(text) <= TEXT else text[: TEXT - 2] + ".."
 
 
 def _steps(preview: Preview) -> list[dict[str, str]]:
     steps = [{"step": "ingest", "reads": "footers, or text once to count its rows", "bytes": ""}]
-    steps += [{"step": r.what, "reads": _names(r), "bytes": amount(r.nbytes)} for r in preview.readings]
+    steps += [{"step": r.what, "reads": _summarize_columns(r), "bytes": amount(r.nbytes)} for r in preview.readings]
     for split, files in preview.files.items():
         number = files.number
         each = f"about {files.rows // number:,} rows each, if none are dropped"
@@ -193,7 +198,7 @@ def _steps(preview: Preview) -> list[dict[str, str]]:
     return steps
 
 
-def _names(reading: Reading) -> str:
+def _summarize_columns(reading: Reading) -> str:
     few = ", ".join(reading.columns[:8])
     return f"{len(reading.columns)} columns: {few}{', ..' if len(reading.columns) > 8 else ''}"
 
@@ -257,9 +262,9 @@ def show(preview: Preview, rows: int, console: Console) -> None:
 
 def markdown(preview: Preview, rows: int = 5) -> str:
     """A preview as the Markdown of an artifact."""
-    lines = [f"## Preview of {escaped(str(preview.target))}", "Nothing was written, no cluster was started."]
+    lines = [f"## Preview of {escape_markdown(str(preview.target))}", "Nothing was written, no cluster was started."]
     for section in sections(preview, rows):
-        lines += [f"### {section.title}", escaped(section.text)]
+        lines += [f"### {section.title}", escape_markdown(section.text)]
         if section.title == REFUSED:
             lines += ["```text\n" + "\n\n".join(row["what"].replace("```", "` ` `") for row in section.rows) + "\n```"]
         elif section.rows:

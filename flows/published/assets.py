@@ -17,7 +17,7 @@ from prefect.context import AssetContext
 from prefect.events import Event, RelatedResource, Resource
 
 from infra.orchestration.server import flow_run_url, ui_url
-from tasks.core.markdown import escaped
+from tasks.core.markdown import escape_markdown
 from tasks.job.publication import Publication, id_of, output_root
 from tasks.storage.files import is_remote
 from tasks.storage.own_files import REPORTS
@@ -81,8 +81,9 @@ def _asset(path: Path, folder: Path, facts: dict[str, Any]) -> Asset:
     links = [f"[run]({page})"]
     report = next((one for one in (folder / REPORTS[0], folder.parent / REPORTS[0]) if one.is_file()), None)
     if report:
-        links.append(f"report: rowmill report {escaped(str(report.parent))} --open")
+        links.append(f"report: rowmill report {escape_markdown(str(report.parent))} --open")
     what = " ".join(filter(None, (facts["version"], f"of {facts['date']}" if facts["date"] else "")))
-    text = f"{escaped(what or 'The output')}: {facts['rows']:,} rows in {facts['files']:,} files. {', '.join(links)}"
+    output = escape_markdown(what or "The output")
+    text = f"{output}: {facts['rows']:,} rows in {facts['files']:,} files. {', '.join(links)}"
     name = "/".join(path.parts[-2:])
     return Asset(key=asset_key(str(path)), properties=AssetProperties(name=name, url=page, description=text[:2500]))

@@ -59,21 +59,21 @@ def is_event_of(target: Path, event: Event) -> bool:
     )
 
 
-def published(folder: Path, publication: Publication) -> list[Event]:
+def make_published_events(folder: Path, publication: Publication) -> list[Event]:
     """Return the events of the publication of an output, in the order in which they are sent."""
     text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
     payload = {"text": text, **publication.payload(folder)}
     return [*asset_events(folder, publication), output_event("published", folder, (publication.id,), payload)]
 
 
-def backfilled(folder: Path, publication: Publication) -> Event:
+def make_backfilled_event(folder: Path, publication: Publication) -> Event:
     """Return the event of the newest output of a backfill whose nights have started no training."""
     text = f"a backfill of {output_root(folder)} is complete: {folder} is its newest output"
     payload = {"text": text, **publication.payload(folder), "train": "now"}
     return output_event("backfilled", folder, (publication.id,), payload)
 
 
-def discarded(folder: Path, mark: DiscardMark) -> Event:
+def make_discarded_event(folder: Path, mark: DiscardMark) -> Event:
     """Return the event of an output that was taken back."""
     publication = read_publication(folder)
     payload = {
@@ -88,8 +88,8 @@ def discarded(folder: Path, mark: DiscardMark) -> Event:
     return output_event("discarded", folder, (str(folder), mark.when), payload)
 
 
-def restored(folder: Path, mark: DiscardMark, who: str) -> Event:
+def make_restored_event(folder: Path, mark: DiscardMark, who: str) -> Event:
     """Return the event of an output that was taken back and is brought back."""
-    taken_back = discarded(folder, mark).payload
+    taken_back = make_discarded_event(folder, mark).payload
     payload = {**taken_back, "text": f"{folder} was brought back by {who}", "who": who, "discarded_at": mark.when}
     return output_event("restored", folder, (str(folder), mark.when), payload)

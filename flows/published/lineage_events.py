@@ -33,7 +33,7 @@ from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
 from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.storage.files import is_remote, local_path
-from tasks.storage.own_files import SPLITS, VERSION, described_by
+from tasks.storage.own_files import SPLITS, VERSION, find_description
 
 ANSWER_SECONDS = 5.0  # in which a collector takes an event, while the run goes on
 QUANTILES = (0.25, 0.5, 0.75)
@@ -90,7 +90,7 @@ def name_of(path: str) -> tuple[str, str]:
 def _dataset(kind: type[D], path: str, **facets: Any) -> D:
     """The dataset at a path; for a version of an output that of the output, with the version as a facet."""
     match = VERSIONED.fullmatch(path)
-    if match and described_by(Path(match[1], match[2])):
+    if match and find_description(Path(match[1], match[2])):
         path = match[1] + match[3]
         facets["version"] = facet.dataset_version_dataset.DatasetVersionDatasetFacet(match[2])
     return kind(*name_of(path), facets=facets)
@@ -180,7 +180,7 @@ def _column_lineage(
 
 def _quality(profile: Profile, note: GateNote | None) -> dict[str, Any]:
     """The figures of the columns that were read, and the findings of the gate."""
-    by_column = {name: _figures(column) for name, column in profile.columns.items()}
+    by_column = {name: _make_column_metrics(column) for name, column in profile.columns.items()}
     figures = facet.data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(by_column, profile.rows)
     if note is None:
         return {"dataQualityMetrics": figures}
@@ -201,7 +201,7 @@ def _quality(profile: Profile, note: GateNote | None) -> dict[str, Any]:
     return {"dataQualityMetrics": figures, "dataQualityAssertions": kinds.DataQualityAssertionsDatasetFacet(tests)}
 
 
-def _figures(column: ColumnProfile) -> facet.data_quality_metrics_input_dataset.ColumnMetrics:
+def _make_column_metrics(column: ColumnProfile) -> facet.data_quality_metrics_input_dataset.ColumnMetrics:
     extremes = {
         name: float(value)
         for name, value in (("min", column.minimum), ("max", column.maximum))

@@ -14,7 +14,7 @@ from tasks.cluster import monitor, usage
 from tasks.cluster.monitor import samples_path
 from tasks.core.stage_results import StageResult
 from tasks.gate.notes import GateNote, read_gate, read_note
-from tasks.job.profiles import STATISTICS, saved, whole_name
+from tasks.job.profiles import STATISTICS, load_profile, whole_name
 from tasks.job.request import Request
 from tasks.profile.output_profile import Profile, read_profile
 from tasks.storage.sidecars import Sidecar, check_sidecars
@@ -68,7 +68,7 @@ class ObservedRun:
         """The profile of the rows that the run has read; None without one."""
         if self.first:
             return read_profile(self.first)
-        return saved(self.request, whole_name(self.request.splits[0])) or saved(self.request, STATISTICS)
+        return load_profile(self.request, whole_name(self.request.splits[0])) or load_profile(self.request, STATISTICS)
 
     @property
     def gate(self) -> GateNote | None:

@@ -77,9 +77,9 @@ def pending(target: Path) -> Iterator[Pending]:
     """Yield what waits of an output: of the output itself, of its versions, and of nights that have none."""
     for folder, note in unsent_notes(target):
         if isinstance(note, Publication):
-            yield Pending(events.published(folder, note), partial(mark_sent, folder, note))
+            yield Pending(events.make_published_events(folder, note), partial(mark_sent, folder, note))
         else:
-            yield Pending([events.discarded(folder, note)], partial(mark_announced, folder, note))
+            yield Pending([events.make_discarded_event(folder, note)], partial(mark_announced, folder, note))
     box = box_of(target)
     for entry in read_box(box):
         event = _event_of(target, entry)
@@ -105,7 +105,7 @@ def note_event(what: events.What, output: Path, identity: tuple[str, ...], paylo
 
 def note_restored(version: Path, mark: DiscardMark, who: str) -> None:
     """Note the event of a version that was taken back and is brought back beside its output."""
-    put_in(output_root(version), events.restored(version, mark, who))
+    put_in(output_root(version), events.make_restored_event(version, mark, who))
 
 
 def put_in(target: Path, event: Event) -> None:

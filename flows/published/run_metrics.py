@@ -59,7 +59,7 @@ def _of_stage(run: ObservedRun, result: StageResult) -> Iterator[Metric]:
         ("retries", "{retry}", "attempts after the first one", result.retries),
         ("halvings", "{halving}", "partitions and files that were halved because memory was short", result.halved or 0),
         ("spilled", "By", "most bytes that lay spilled to the host or to disk, of all workers", sum(spilled)),
-        ("moved", "By", "bytes that workers sent to each other", sum(usage.moved(workers).values())),
+        ("moved", "By", "bytes that workers sent to each other", sum(usage.sum_sent_bytes(workers).values())),
     ]
     used = [(*USED[name], value) for name, value in result.resources.items()]
     for name, unit, text, value in [*(figures if workers else figures[:-2]), *used]:

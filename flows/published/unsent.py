@@ -12,7 +12,7 @@ from tasks.errors import DataError
 from tasks.job.publication import Publication, output_root, read_publication
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import DiscardMark, is_discarded, read_mark
-from tasks.storage.own_files import DISCARDED, OUTBOX, PUBLISHED, described_by, versions_of
+from tasks.storage.own_files import DISCARDED, OUTBOX, PUBLISHED, find_description, versions_of
 from tasks.storage.staging import Staging
 
 log = logging.getLogger("rowmill")
@@ -27,7 +27,7 @@ def unsent_notes(target: Path) -> Iterator[tuple[Path, Publication | DiscardMark
     for folder in (target, *versions_of(target)):
         note: Publication | DiscardMark | None
         try:
-            if described_by(folder) is None or not os.access(folder, os.W_OK):
+            if find_description(folder) is None or not os.access(folder, os.W_OK):
                 continue
             note = read_mark(folder) if is_discarded(folder) else read_publication(folder)
         except DataError as error:

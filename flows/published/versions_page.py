@@ -6,43 +6,44 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.published.unsent import box_of, read_box
-from tasks.core.markdown import escaped, markdown_table
+from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.core.units import amount
 from tasks.errors import DataError
 from tasks.gate.notes import is_stopped, read_note
 from tasks.gate.question import read_question
 from tasks.job.publication import read_publication, version_name
 from tasks.manifest import Manifest, no_output, outputs
-from tasks.storage.discarded import discarded_by, is_discarded, read_mark
+from tasks.storage.discarded import describe_discard, is_discarded, read_mark
 from tasks.storage.output import PublishedOutput
-from tasks.storage.own_files import described_by, read_latest, versions_of
+from tasks.storage.own_files import find_description, read_latest, versions_of
 from tasks.storage.staging import Staging
 
 
 def versions_text(out: Path) -> str:
     """Return the page of an output as Markdown, the newest version first. A DataError if there is no output."""
-    folders = [path for path in (versions_of(out) or [out]) if described_by(path)]
+    folders = [path for path in (versions_of(out) or [out]) if find_description(path)]
     if not folders:
         raise no_output(out)
     latest = read_latest(out)
     staging = Staging(out)
-    lines = [f"# {escaped(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
+    lines = [f"# {escape_markdown(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
     if is_stopped(staging.folder):
         verdicts = read_note(staging.folder).verdicts.values()
         findings = [one.text for verdict in verdicts for one in verdict.findings if one.level == "stop"]
-        lines.append(f"**The gate stopped a night, which is not published**: {escaped('; '.join(findings))}")
+        lines.append(f"**The gate stopped a night, which is not published**: {escape_markdown('; '.join(findings))}")
     question = read_question(staging.asks_in or staging.folder)
     if question is not None and question.is_open:
-        lines.append(f"**{escaped(question.night)} waits for an answer** until {question.until}: {question.commands}")
+        batch = escape_markdown(question.batch_text)
+        lines.append(f"**{batch} waits for an answer** until {question.until}: {question.commands}")
     elif question is not None and question.pending:
-        lines.append(f"**{escaped(question.night)}**: {question.pending}")
+        lines.append(f"**{escape_markdown(question.batch_text)}**: {question.pending}")
     if waiting := read_box(box_of(out)):
         lines.append(f"Not sent yet: {', '.join(str(event.get('event')) for event in waiting)}")
     newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])
     if (publication := read_publication(newest)) is not None:
-        lines.append(f"{newest.name} is made of: {escaped(', '.join(publication.upstream))}")
+        lines.append(f"{newest.name} is made of: {escape_markdown(', '.join(publication.upstream))}")
     if below := list(downstream_of(out)):
-        lines.append(f"Read by: {escaped(', '.join(map(str, below)))}")
+        lines.append(f"Read by: {escape_markdown(', '.join(map(str, below)))}")
     return "\n\n".join(lines)
 
 
@@ -57,7 +58,7 @@ def downstream_of(out: Path) -> Iterator[Path]:
             yield other
 
 
-def announced_text(folder: Path) -> str:
+def describe_announcement(folder: Path) -> str:
     """Return when a Prefect server heard last of an output, and which; "" for one that was never announced."""
     if is_discarded(folder):
         mark = read_mark(folder)
@@ -80,6 +81,6 @@ def _row(folder: Path, latest: str | None) -> dict[str, str]:
         "ids added": f"{publication.ids_added:,}" if publication and publication.ids_added is not None else "",
         "verdict": str(manifest.get("gate", "")),
         "size": amount(sum(part["bytes"] for one in manifests for part in one.parts)),
-        "state": f"discarded by {discarded_by(folder)}" if is_discarded(folder) else "published",
-        "sent": announced_text(folder),
+        "state": f"discarded by {describe_discard(folder)}" if is_discarded(folder) else "published",
+        "sent": describe_announcement(folder),
     }

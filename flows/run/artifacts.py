@@ -13,7 +13,7 @@ from uuid import UUID
 
 from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_artifact
 
-from tasks.core.markdown import escaped_rows
+from tasks.core.markdown import escape_rows
 from tasks.core.stage_results import ProgressArtifact
 from tasks.stages.progress_artifact import fresh_client
 
@@ -32,7 +32,7 @@ def write_markdown(key: str, text: str, description: str, task_run: UUID | None 
 
 def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
     """Write a table of the current run."""
-    table = TableArtifact(key=key, table=escaped_rows(rows), description=description)
+    table = TableArtifact(key=key, table=escape_rows(rows), description=description)
     with fresh_client():
         table.create(_sync=True)  # type: ignore[call-arg]
 

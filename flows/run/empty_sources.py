@@ -14,11 +14,11 @@ from prefect.states import Completed
 from flows.job.refit_job import AnyJob
 from flows.run.artifacts import write_markdown
 from flows.run.flow_plugin import NoOutputError
-from tasks.core.markdown import escaped
+from tasks.core.markdown import escape_markdown
 from tasks.core.stage_results import StageResult, TransformResult
 from tasks.errors import JobError, NoInputError
 from tasks.job.request import Request, output_slug
-from tasks.job.run_date import fixed_folder
+from tasks.job.run_date import find_fixed_folder
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.run.run import Execute
 from tasks.sources.formats import read_options
@@ -89,7 +89,7 @@ def _check_paths(job: AnyJob, name: str, options: Mapping[str, Any]) -> None:
         raise _nothing(job, f"{missing[0].where}: {missing[0].why}; other paths of source.{name} have files", "")
     written = job.as_written()["source"][name]
     for path in [written] if isinstance(written, str) else written:
-        fixed = fixed_folder(path)
+        fixed = find_fixed_folder(path)
         if not is_remote(path) and fixed and not Path(fixed).is_dir():
             raise _nothing(job, f"{missing[0].where}: {missing[0].why}; the folder {fixed} does not exist", "")
     end_empty(job, f"{missing[0].where}: {missing[0].why}")
@@ -108,7 +108,7 @@ def end_empty(job: AnyJob, why: str) -> None:
     payload = {"reason": reason, "output": job.output.path}
     if job.dated:
         payload |= job.dated.to_json()
-    write_markdown(f"{flow_name}-{slug}-skipped", f"{escaped(text)}.", "No data")
+    write_markdown(f"{flow_name}-{slug}-skipped", f"{escape_markdown(text)}.", "No data")
     emit_event(SKIPPED, {"prefect.resource.id": f"rowmill.output.{slug}"}, payload=payload)
     raise NoDataError(reason, Completed(message=text, data=[]))
 

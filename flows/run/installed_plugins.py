@@ -15,7 +15,7 @@ GROUP = "rowmill.plugins"
 VARIABLE = "ROWMILL_PLUGINS"
 
 
-def installed_plugins(log: Any) -> list[RunPlugin]:
+def load_installed_plugins(log: Any) -> list[RunPlugin]:
     """The plugins that `ROWMILL_PLUGINS` names, in its order; nothing is imported of a plugin that it does not name.
 
     Raises:
@@ -39,7 +39,7 @@ def _points(name: str) -> Iterator[EntryPoint]:
     if len(offers) > 1:
         raise HostError(
             f"two packages have a plugin {name!r}",
-            where="; ".join(map(_place, offers)),
+            where="; ".join(map(_describe_entry_point, offers)),
             do="uninstall one of the two",
         )
     yield offers[0]
@@ -50,22 +50,22 @@ def _make(point: EntryPoint, log: Any) -> RunPlugin:
     try:
         plugin = point.load()()
     except (Exception, SystemExit) as error:  # whatever the code of a package raises
-        raise _broken(point, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise _make_plugin_error(point, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
     if not isinstance(plugin, RunPlugin):
-        raise _broken(point, f"{point.value} is not a subclass of rowmill.RunPlugin")
-    log.info("plugin %s of %s", point.name, _place(point))
+        raise _make_plugin_error(point, f"{point.value} is not a subclass of rowmill.RunPlugin")
+    log.info("plugin %s of %s", point.name, _describe_entry_point(point))
     return plugin
 
 
-def _broken(point: EntryPoint, why: str) -> HostError:
+def _make_plugin_error(point: EntryPoint, why: str) -> HostError:
     return HostError(
         f"the plugin {point.name!r} cannot be used",
-        where=_place(point),
+        where=_describe_entry_point(point),
         why=why,
         do=f"fix its package, or leave its name out of {VARIABLE}",
     )
 
 
-def _place(point: EntryPoint) -> str:
+def _describe_entry_point(point: EntryPoint) -> str:
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
     return f"package {package}, entry point {point.name} = {point.value} of {GROUP}"

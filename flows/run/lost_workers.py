@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from infra import gpus
-from infra.gpu_errors import disappeared, missing
+from infra.gpu_errors import make_lost_gpu_error, missing
 from infra.gpus import Gpu
 from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.lost_worker import smaller_work
@@ -46,7 +46,7 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
     """The error for a stage that lost a worker in each of its attempts; `notes` say what was going on in the last
     one."""
     if gone := missing(before.gpus):
-        return disappeared(gone, before.gpus, f"during {name}")
+        return make_lost_gpu_error(gone, before.gpus, f"during {name}")
     host = psutil.virtual_memory()
     return TransientError(
         f"a worker was lost in each of {attempts} attempts of {name}",

@@ -19,7 +19,7 @@ from flows.job.refit_job import AnyJob
 from flows.run.artifacts import all_shown
 from flows.run.empty_sources import EmptySourcePlugin
 from flows.run.flow_plugin import CurrentFlow, Ended, NoOutputError
-from flows.run.installed_plugins import installed_plugins
+from flows.run.installed_plugins import load_installed_plugins
 from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run
 from flows.run.listeners import work_in
 from flows.run.run_names import show_date
@@ -30,7 +30,7 @@ from flows.run.work_of_job import date_of_this_run
 from flows.run.worker_imports import worker_imports
 from infra.clusters.encryption import security_of
 from infra.clusters.local import prepare
-from infra.clusters.resolve import resolved, stage_engines
+from infra.clusters.resolve import resolve_cluster, stage_engines
 from infra.environment import keep_on_without_reader
 from infra.orchestration.task_runner import runner, use_cluster
 from infra.orchestration.task_settings import TaskSettings
@@ -101,7 +101,7 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
     COMMITTED.clear()
     if flow == "fit":
         job = without_valid(job)
-    request = replace(job.request(resolved(job.cluster).engine), flow=flow)
+    request = replace(job.request(resolve_cluster(job.cluster).engine), flow=flow)
     _check_places(request)
     work_in(request.staging.folder)
     imports = worker_imports(f"flows.{flow}")
@@ -115,7 +115,7 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
     empty_source = EmptySourcePlugin(job)
     core = [CommittedPlugin(), ClusterPlugin(job), empty_source, HistoryPlugin(job), LinksPlugin()]
     plugins = sorted([*core, *run_plugins(job)], key=lambda plugin: plugin.place)
-    plugins += installed_plugins(get_run_logger())
+    plugins += load_installed_plugins(get_run_logger())
     with _in_prefect(request):
         run(request, empty_source.around(execute), plugins, get_run_logger(), flow_run_id())
     return [*COMMITTED]

@@ -59,14 +59,14 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
         task = function.with_options(
             retries=job.run.retries, task_run_name=f"{name}{f' again {attempt}' if attempt else ''}"
         )
-        with _submitted(task, job, request, split) as future:
+        with _submit_stage(task, job, request, split) as future:
             if attempt == 0:
                 workers = workers_of(future.wrapped_future.client, request.engine)
             try:
                 wait_for(future, name, job.run.stalled_after, owned=job.cluster.kind != "address")
                 run: StageRun = future.result()
                 _done.get().append(_Done(future.task_run_id, task, run.worker, future.wrapped_future.client))
-                return _reported(run, attempt)
+                return _report_result(run, attempt)
             except stages_task.LOST as error:
                 _mark_crashed(future.task_run_id, error, task)
                 notes = notes_left(request.staging.folder / FOLDER)
@@ -85,9 +85,9 @@ def run_stage(function: Any, job: AnyJob, request: Request, split: str | None = 
 
 
 @contextmanager
-def _submitted(task: Any, job: AnyJob, request: Request, split: str | None) -> Iterator[Any]:
+def _submit_stage(task: Any, job: AnyJob, request: Request, split: str | None) -> Iterator[Any]:
     """The future of a stage while the block runs. Ctrl-C, SIGTERM and a cancel stop the stage."""
-    with untagged(), dask.annotate(**_where_it_fits(job.cluster.resources.get(task.name))):
+    with suspend_tags(), dask.annotate(**_where_it_fits(job.cluster.resources.get(task.name))):
         future = task.submit(request, split, job.cluster.resources, wait_for=stages_before())
     links(future.wrapped_future.client, request.key, job.run.performance_report)
     try:
@@ -113,7 +113,7 @@ def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
     return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
-def _reported(run: StageRun, attempt: int) -> StageResult:
+def _report_result(run: StageRun, attempt: int) -> StageResult:
     """The result of a stage that is done, after its listeners have heard of it."""
     result = replace(run.result, retries=run.result.retries + attempt)
     if run.progress:
@@ -192,7 +192,7 @@ def stages_before() -> list[State]:
     return [Completed(data=True, state_details=StateDetails(task_run_id=s.task_run_id)) for s in _done.get()[-1:]]
 
 
-def untagged() -> TagsContext:
+def suspend_tags() -> TagsContext:
     """Leave the flow run's tags off the task runs of this block: Prefect asks the server for a slot of each tag over a
     connection that the server has closed by then, and waits two seconds before it asks again."""
     return TagsContext(current_tags=set())

@@ -11,7 +11,7 @@ from prefect.context import FlowRunContext
 from prefect.states import Completed, State
 
 from flows.job.refit_job import AnyJob
-from flows.job.run_calendar import Calendar, Night, calendar_of, published_ever
+from flows.job.run_calendar import Calendar, DatedOutput, calendar_of, find_all_outputs
 from tasks.core.settings import Run
 from tasks.errors import JobError
 from tasks.job.run_date import RunDate, as_glob, is_pattern, parse_run_date, run_date_at
@@ -61,23 +61,23 @@ def calendar_of_job(job: AnyJob) -> Calendar:
     return calendar_of(job.as_written())
 
 
-def night_of_run(job: AnyJob) -> date:
+def run_date_of_job(job: AnyJob) -> date:
     """The night of the job; of one without a date, that of the current flow run."""
     run_date = job.dated.run_date if job.dated else date_of_this_run(job.run)
-    return calendar_of_job(job).night(run_date.time)
+    return calendar_of_job(job).run_date_of(run_date.time)
 
 
-def output_of(job: AnyJob) -> Night | None:
+def output_of(job: AnyJob) -> DatedOutput | None:
     """The published output of the night of a job; None where there is none, and without a date."""
     if job.dated is None:
         return None
     written = str(job.as_written()["output"]["path"])
-    return published_ever(written, Path.cwd(), calendar_of_job(job)).get(night_of_run(job))
+    return find_all_outputs(written, Path.cwd(), calendar_of_job(job)).get(run_date_of_job(job))
 
 
-def end_published(job: AnyJob, there: Night) -> State[list[str]]:
+def end_published(job: AnyJob, there: DatedOutput) -> State[list[str]]:
     """Say that the night of a job has an output; return the state of its run."""
     since = ", removed since by output.keep_versions" if there.is_removed else ""
-    text = f"{calendar_of_job(job).shown(there.day)} is published already: {there.path}{since}"
+    text = f"{calendar_of_job(job).format_run_date(there.day)} is published already: {there.path}{since}"
     get_run_logger().info("%s", text)
     return Completed(message=text, data=[])

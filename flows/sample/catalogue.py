@@ -111,7 +111,9 @@ def _codes(brand: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarra
     number = np.arange(PRODUCTS)
     place = np.searchsorted([0.7, 0.9], _chance("place", of=number), side="right")
     luck = _chance("code", of=((brand + 1) * 3 + place) * 3 + family)
-    code = np.where(family == THREE, TWO_LEVELS + _ranked(luck, len(CODES) - TWO_LEVELS), _ranked(luck, TWO_LEVELS))
+    code = np.where(
+        family == THREE, TWO_LEVELS + _rank_by_zipf(luck, len(CODES) - TWO_LEVELS), _rank_by_zipf(luck, TWO_LEVELS)
+    )
     code[(family == TWO) & (brand >= 0) & (brand < PHONE_BRANDS) & (place == 0)] = CODES.index(SMARTPHONE)
     code_of = np.arange(CATEGORIES) % len(CODES)
     luck = _chance("category", of=number)
@@ -122,7 +124,7 @@ def _codes(brand: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return family, np.where(family == NO_CODE, code_of[category], code), category
 
 
-def _ranked(luck: np.ndarray, count: int) -> np.ndarray:
+def _rank_by_zipf(luck: np.ndarray, count: int) -> np.ndarray:
     """A rank in [0, count) by Zipf with exponent 1 from a number in [0, 1)."""
     share = np.cumsum(1.0 / np.arange(1, count + 1))
     return np.minimum(np.searchsorted(share / share[-1], luck, side="right"), count - 1)

@@ -130,7 +130,7 @@ def rows_of(world: World, goods: Catalogue, start: int, stop: int, xp: ModuleTyp
     copied = _duplicates(world, row, size, events.kind, before - first * size)
     slot = xp.where(copied, before, source) - first * size
     second = _seconds(xp, world, xp.where(copied, row - 1, row), events.session[slot])
-    return _table(xp, world, goods, second, events.at(slot))
+    return _make_event_table(xp, world, goods, second, events.at(slot))
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _rows_by_hour(world: World) -> draws.TableDraw:
     return draws.TableDraw((np.array(edges[:-1]), np.diff(edges)))
 
 
-def _table(xp: ModuleType, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:
+def _make_event_table(xp: ModuleType, world: World, goods: Catalogue, second: Array, events: Events) -> pa.Table:
     place, product_id, category_id, code, brand, cents = world.facts(xp, goods, events)
     session = events.session.view(np.uint64)
     identity = uuid(xp, *(draw(world.stream(f"session {half}"), session) for half in ("high", "low")))

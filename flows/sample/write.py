@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from flows.sample import criteo, ecommerce, sample_nights, toy, wide
+from flows.sample import criteo, ecommerce, sample_batches, toy, wide
+from flows.sample.sample_batches import NEW_IDS, START, SampleBatch, make_batch
 from flows.sample.sample_columns import plain
-from flows.sample.sample_nights import NEW_IDS, START, SampleNight, night
 from tasks.errors import JobError, near
 from tasks.storage.files import local_folder
 from tasks.storage.sample_data import MARKER, marker
@@ -59,15 +59,15 @@ class WrittenSample:
     files: int = 1
     rule: int = RULE
     columns: int | None = None
-    night: SampleNight | None = None
+    night: SampleBatch | None = None
 
-    def described(self) -> dict[str, Any]:
+    def to_marker(self) -> dict[str, Any]:
         """As the marker holds it."""
         written = {key: value for key, value in asdict(self).items() if value is not None}
         if self.night:
             of = self.night
             written["night"] = {"start": of.start.isoformat(), "number": of.number, "mean": of.mean}
-            written["night"] |= {"new_ids": of.new_ids, "rule": sample_nights.RULE}
+            written["night"] |= {"new_ids": of.new_ids, "rule": sample_batches.RULE}
         return written
 
     def part(self, number: int) -> str:
@@ -116,15 +116,15 @@ def sample_table(
 
     Errors: JobError for an unknown name or a range outside 0 .. rows.
     """
-    sample = _checked(WrittenSample(name, rows, seed, files=1, **variant))
+    sample = _check_sample(WrittenSample(name, rows, seed, files=1, **variant))
     if not 0 <= start <= stop <= rows:
         raise JobError(f"rows {start} .. {stop} are not in the sample", why=f"it has {rows} rows")
     return plain(_block(sample, start, stop, xp))
 
 
-def night_table(of: SampleNight, start: int = 0, stop: int | None = None, *, xp: ModuleType = np) -> pa.Table:
+def make_batch_table(of: SampleBatch, start: int = 0, stop: int | None = None, *, xp: ModuleType = np) -> pa.Table:
     """Rows start .. stop - 1 of one night of the shop, all of them unless given, as `sample_table` gives them."""
-    return plain(sample_nights.block(start, of.rows if stop is None else stop, of, xp))
+    return plain(sample_batches.block(start, of.rows if stop is None else stop, of, xp))
 
 
 def make_sample(
@@ -144,12 +144,12 @@ def make_sample(
     """
     began = time.perf_counter()
     path = local_folder(path, "the folder of the sample", "path")
-    sample = _filed(Path(path), WrittenSample(name, rows, seed, drift=drift, columns=columns), options)
+    sample = _plan_files(Path(path), WrittenSample(name, rows, seed, drift=drift, columns=columns), options)
     size = _write([(Path(path), sample)], options)
     return SampleSummary(name, rows, sample.files, size, time.perf_counter() - began)
 
 
-def make_nights(
+def make_batches(
     path: str | os.PathLike[str],
     nights: int,
     rows: int,
@@ -183,9 +183,9 @@ def make_nights(
     samples = []
     for number, day in enumerate(days):
         if not only or day in only:
-            of = night(number, rows, seed, start, new_ids)
+            of = make_batch(number, rows, seed, start, new_ids)
             folder = Path(path) / day.isoformat()
-            samples.append((folder, _filed(folder, WrittenSample("ecommerce", of.rows, seed, night=of), options)))
+            samples.append((folder, _plan_files(folder, WrittenSample("ecommerce", of.rows, seed, night=of), options)))
     size = _write(samples, options)
     total = (sum(one.rows for _, one in samples), sum(one.files for _, one in samples), size)
     return SampleSummary("ecommerce", *total, time.perf_counter() - began, len(samples))
@@ -215,14 +215,14 @@ def _there(folder: Path, sample: WrittenSample, number: int) -> bool:
 
 def _block(sample: WrittenSample, start: int, stop: int, xp: ModuleType) -> pa.Table:
     if sample.night:
-        return sample_nights.block(start, stop, sample.night, xp)
+        return sample_batches.block(start, stop, sample.night, xp)
     options: dict[str, Any] = {"drift": sample.drift} if sample.name == "ecommerce" else {}
     if sample.name == "wide":
         options = {"columns": sample.columns}
     return BLOCKS[sample.name](start, stop, sample.rows, sample.seed, xp=xp, **options)
 
 
-def _checked(sample: WrittenSample) -> WrittenSample:
+def _check_sample(sample: WrittenSample) -> WrittenSample:
     """Refuses what cannot be; the sample with the number of columns that wide has, None for the others."""
     name = sample.name
     rows = sample.rows
@@ -240,9 +240,9 @@ def _checked(sample: WrittenSample) -> WrittenSample:
     return replace(sample, columns=(columns or wide.COLUMNS) if name == "wide" else None)
 
 
-def _filed(folder: Path, sample: WrittenSample, options: FileOptions) -> WrittenSample:
+def _plan_files(folder: Path, sample: WrittenSample, options: FileOptions) -> WrittenSample:
     """The sample in the files asked for; without `files`, a folder that holds it decides how many."""
-    sample = _checked(sample)
+    sample = _check_sample(sample)
     format = options.get("format", "parquet")
     files = options.get("files")
     if format not in FORMATS:
@@ -255,7 +255,7 @@ def _filed(folder: Path, sample: WrittenSample, options: FileOptions) -> Written
     there = marker(folder)
     if files is None and "files" in there:
         existing = replace(sample, files=there["files"])
-        return existing if existing.described() == there else sample
+        return existing if existing.to_marker() == there else sample
     return sample
 
 
@@ -275,7 +275,7 @@ def _claim(folder: Path, sample: WrittenSample) -> None:
     if folder.exists() and not folder.is_dir():
         raise JobError("the sample needs a folder", where=str(folder), why="it is a file", do="give another path")
     there = marker(folder)
-    if there == sample.described():
+    if there == sample.to_marker():
         _refuse_strangers(folder, sample)
         return
     if there or (folder.exists() and any(not entry.name.startswith("_") for entry in folder.iterdir())):
@@ -287,7 +287,7 @@ def _claim(folder: Path, sample: WrittenSample) -> None:
             do="give another path, or remove the folder first",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _atomically(folder / MARKER, lambda temporary: temporary.write_text(json.dumps(sample.described(), indent=1)))
+    _atomically(folder / MARKER, lambda temporary: temporary.write_text(json.dumps(sample.to_marker(), indent=1)))
 
 
 def _refuse_strangers(folder: Path, sample: WrittenSample) -> None:

@@ -16,7 +16,7 @@ from distributed.security import Security
 from infra.clusters import hosts, jobs
 from infra.clusters.encryption import protocol_of, security_of
 from infra.clusters.keywords import Keywords
-from infra.clusters.model import OF_ANY, OF_STARTED, exposed, first_workers
+from infra.clusters.model import OF_ANY, OF_STARTED, first_workers, is_reachable
 from infra.clusters.reach import engine_of
 from infra.clusters.remote import (
     CUDA_CLASS,
@@ -24,7 +24,7 @@ from infra.clusters.remote import (
     LOOPBACK,
     SAYS_START,
     RunningCluster,
-    imported,
+    import_keeping_sigint,
     library,
     log,
     worker_arguments,
@@ -64,7 +64,7 @@ def check_class(cluster: Cluster) -> Callable[..., Any]:
         library(needs.module, needs.package, needs.extra, f"cluster.kind = {cluster.kind}")
     module, _, name = cluster.class_path.rpartition(".")
     try:
-        home = imported(module)
+        home = import_keeping_sigint(module)
     except Exception as error:  # of a module of one's own it may be any
         do = "install its package where the flow runs and where its workers run, or correct the name"
         raise GiveUpError(f"{module} cannot be imported", where=cluster.place, why=str(error), do=do) from None
@@ -79,7 +79,7 @@ def check_class(cluster: Cluster) -> Callable[..., Any]:
             of_job = {k: v for k, v in arguments.items() if k not in {*signature.parameters, jobs.LOGS}}
             chosen.job_cls("", **of_job)  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
-        raise _refused(cluster, "cluster_kwargs", chosen, error) from None
+        raise _make_argument_error(cluster, "cluster_kwargs", chosen, error) from None
     return chosen
 
 
@@ -96,7 +96,7 @@ def open_class(opened: RunningCluster, cluster: Cluster, imports: WorkerImports)
     except Exception as error:
         cause = cause_of(error)
         if isinstance(error, (TypeError, ValueError)) or "keyword argument" in cause:
-            raise _refused(cluster, "cluster_kwargs", chosen, cause) from None
+            raise _make_argument_error(cluster, "cluster_kwargs", chosen, cause) from None
         do = "call the class in Python, with the same arguments"
         if hosts.is_on_hosts(chosen):
             do = hosts.ADVICE
@@ -116,7 +116,9 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
     if ready:
         files = hosts.certificate_files(ready, security) or files
     settings = worker_settings(cluster, cluster.gpus, files, imports) | SAYS_START
-    if any(word in str(_fixed_arguments(cluster)) for word in ("rmm", "ucx")):  # the class allocates memory of the GPUs
+    if any(
+        word in str(_select_fixed_arguments(cluster)) for word in ("rmm", "ucx")
+    ):  # the class allocates memory of the GPUs
         settings.pop("rowmill.gpu-pool", None)
     if ready:
         settings["temporary-directory"] = ready.folder  # the scheduler's is there, too
@@ -125,12 +127,12 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
     started_in = local_environment(variables)  # until the cluster is closed, since workers may come later
     opened.on_close.append(partial(started_in.__exit__, None, None, None))
     with dask.config.set(settings):
-        arguments = _arguments(cluster, chosen, jobs.exported(settings), imports, security)
+        arguments = _arguments(cluster, chosen, jobs.export_settings(settings), imports, security)
         if "dask_settings" in inspect.signature(chosen).parameters:
             arguments.setdefault("dask_settings", settings)
         if ready:
             arguments = hosts.host_arguments(cluster, arguments, ready, security)
-        started = _constructed(chosen, arguments)
+        started = _construct_cluster(chosen, arguments)
     opened.on_close.append(partial(jobs.end, started))
     opened.scheduler_address = started.scheduler_address
     opened.security = getattr(started, "security", None) or security
@@ -139,7 +141,7 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
     return started
 
 
-def _fixed_arguments(cluster: Cluster) -> Keywords:
+def _select_fixed_arguments(cluster: Cluster) -> Keywords:
     """The arguments that no keyword of a preset has set."""
     return cluster.preset.cluster_kwargs if cluster.preset else cluster.cluster_kwargs
 
@@ -167,7 +169,7 @@ def _starts_all(cluster: Cluster, chosen: Callable[..., Any]) -> bool:
     return "n_workers" in inspect.signature(chosen).parameters and not jobs.is_of_jobs(chosen)
 
 
-def _constructed(chosen: Any, arguments: Keywords) -> Any:
+def _construct_cluster(chosen: Any, arguments: Keywords) -> Any:
     """The cluster, which is closed also where its constructor fails once it has started something."""
     if not inspect.isclass(chosen):
         return chosen(**arguments)
@@ -188,7 +190,9 @@ def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         known |= inspect.signature(Adaptive).parameters
     if unknown := [name for name in cluster.scaling if name not in known]:
-        raise _refused(cluster, "adapt_kwargs", adapt, f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+        raise _make_argument_error(
+            cluster, "adapt_kwargs", adapt, f"unknown: {', '.join(unknown)}; known: {', '.join(known)}"
+        )
     adapt(**cluster.scaling | {"minimum": first_workers(cluster)})
 
 
@@ -302,7 +306,7 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     the job."""
     address = str(client.sync(client.scheduler.identity, n_workers=0)["address"])
     plain = not address.startswith(("tls://", "inproc://")) and not cluster.unencrypted
-    if plain and exposed(cluster.model_copy(update={"kind": "address", "address": address})):
+    if plain and is_reachable(cluster.model_copy(update={"kind": "address", "address": address})):
         where = f"{cluster.place}, {address}"
         why = "whoever reaches its port could run code as you, and read your data"
         do = "give cluster.tls, and the class a protocol of tls://; use kind: ssh, slurm or kubernetes; or accept that "
@@ -319,7 +323,7 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
     client.register_plugin(RetireByName())
 
 
-def _refused(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
+def _make_argument_error(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
     """The error for arguments that a class, or its adapt, does not take."""
     passed_on = [name for name in _parameters(called) if name not in inspect.signature(called).parameters]
     more = f", and also takes {', '.join(passed_on)}" if passed_on else ""

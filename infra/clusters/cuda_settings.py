@@ -28,7 +28,7 @@ def pool_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> Keywords:
     UCX."""
     if protocol == "ucx":
         return {}
-    return {"limit": _aligned(cluster.rmm_pool_size, 0.92, gpus), "shared": cluster.cuda_ipc}
+    return {"limit": _align_size(cluster.rmm_pool_size, 0.92, gpus), "shared": cluster.cuda_ipc}
 
 
 def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> Keywords:
@@ -40,14 +40,14 @@ def memory_settings(cluster: Cluster, gpus: list[Gpu], protocol: str) -> Keyword
     to every use of a buffer.
     """
     if protocol != "ucx":
-        return {"device_memory_limit": _aligned(cluster.device_memory_limit, 0.5, gpus)}
-    size = _aligned(cluster.rmm_pool_size, 0.6, gpus)
-    settings = {"rmm_pool_size": size, "device_memory_limit": _aligned(cluster.device_memory_limit, 0.45, gpus)}
+        return {"device_memory_limit": _align_size(cluster.device_memory_limit, 0.5, gpus)}
+    size = _align_size(cluster.rmm_pool_size, 0.6, gpus)
+    settings = {"rmm_pool_size": size, "device_memory_limit": _align_size(cluster.device_memory_limit, 0.45, gpus)}
     if cluster.rmm_pool_size:
         settings["rmm_maximum_pool_size"] = size
     return settings
 
 
-def _aligned(size: str | None, share: float, gpus: list[Gpu]) -> int:
+def _align_size(size: str | None, share: float, gpus: list[Gpu]) -> int:
     total = min(gpu.memory for gpu in gpus)
     return (size_in_bytes(size, total) if size else int(share * total)) // 256 * 256

@@ -16,7 +16,7 @@ from infra.clusters.encryption import security_of
 from infra.clusters.model import first_workers
 from infra.clusters.reach import LOOK_SECONDS, offering, workers_at
 from infra.clusters.remote import GPU_THREADS
-from infra.clusters.resolve import chosen_gpus, resolved
+from infra.clusters.resolve import choose_gpus, resolve_cluster
 from infra.sizes import size_in_bytes
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class ExpectedWorkers:
         return self.device_memory // max(len(self.workers), 1)
 
 
-def expected(cluster: Cluster) -> ExpectedWorkers:
+def estimate_workers(cluster: Cluster) -> ExpectedWorkers:
     """The workers that `cluster` would start, or that run at its address; GiveUpError without GPUs or an answer."""
-    kind, engine = resolved(cluster)
+    kind, engine = resolve_cluster(cluster)
     return {"cpu": _cpu, "cuda": _cuda, "address": _address, "class": _by_class}.get(kind, _elsewhere)(cluster, engine)
 
 
@@ -59,16 +59,16 @@ def _cpu(cluster: Cluster, engine: str) -> ExpectedWorkers:
     memory = workers * (
         size_in_bytes(cluster.memory_limit, MEMORY_LIMIT) if cluster.memory_limit else MEMORY_LIMIT // most
     )
-    return _expected(engine, workers, threads, memory, 0, "on this host")
+    return _make_expected_workers(engine, workers, threads, memory, 0, "on this host")
 
 
 def _cuda(cluster: Cluster, engine: str) -> ExpectedWorkers:
-    gpus = chosen_gpus(cluster)
+    gpus = choose_gpus(cluster)
     threads = len(gpus) * (cluster.threads_per_worker or threads_for(cluster, gpus))
     limit = cluster.memory_limit
     memory = len(gpus) * size_in_bytes(limit, MEMORY_LIMIT) if limit else MEMORY_LIMIT
     names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-    return _expected(
+    return _make_expected_workers(
         engine, len(gpus), threads, memory, sum(gpu.memory for gpu in gpus), f"on the GPUs of this host ({names})"
     )
 
@@ -81,7 +81,7 @@ def _address(cluster: Cluster, engine: str) -> ExpectedWorkers:
         info = {worker: info[worker] for worker in fitting}
     threads = sum(worker["nthreads"] for worker in info.values())
     memory = sum(worker["memory_limit"] or MEMORY_LIMIT for worker in info.values())
-    return _expected(engine, len(info), threads, memory, 0, f"at {where}")
+    return _make_expected_workers(engine, len(info), threads, memory, 0, f"at {where}")
 
 
 def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
@@ -97,7 +97,7 @@ def _elsewhere(cluster: Cluster, engine: str) -> ExpectedWorkers:
     else:  # what a host, job or pod has, in equal shares
         limit = size_in_bytes(str(memory or MEMORY_LIMIT), MEMORY_LIMIT) // processes
     where = f"by {cluster.kind}" + ("" if cores else ", taken to be like this one")
-    return _expected(engine, workers, workers * max(1, threads), workers * limit, 0, where)
+    return _make_expected_workers(engine, workers, workers * max(1, threads), workers * limit, 0, where)
 
 
 def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
@@ -114,10 +114,12 @@ def _by_class(cluster: Cluster, engine: str) -> ExpectedWorkers:
         memory = size_in_bytes(str(size.get("memory_limit", size.get("memory"))), MEMORY_LIMIT) or memory
     jobs = workers / processes if isinstance(processes, int) and processes else workers
     where = f"by {cluster.cluster_class}, as far as its arguments say how large they are"
-    return _expected(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)
+    return _make_expected_workers(engine, workers, int(jobs * threads), int(jobs * memory), 0, where)
 
 
-def _expected(engine: str, workers: int, threads: int, memory: int, device: int, where: str) -> ExpectedWorkers:
+def _make_expected_workers(
+    engine: str, workers: int, threads: int, memory: int, device: int, where: str
+) -> ExpectedWorkers:
     names = tuple(f"worker {number}" for number in range(workers))
     text = f"{workers} worker(s) with {threads} thread(s) in all, {where}; engine {engine}"
     return ExpectedWorkers(engine, names, max(threads, 1), memory, device, text)

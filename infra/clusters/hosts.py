@@ -56,7 +56,7 @@ def prepare(opened: RunningCluster, cluster: Cluster, security: Security | None)
     paths = list(cluster.tls.model_dump().values()) if cluster.tls else []
     _aside(_everywhere(hosts, _check, needed, paths))
     opened.on_close.append(lambda: _aside(_everywhere(hosts, _remove)))
-    _aside(_everywhere(hosts, _place, contents_of(security)))
+    _aside(_everywhere(hosts, _make_spill_folder, contents_of(security)))
     return hosts
 
 
@@ -130,7 +130,7 @@ async def _check(connection: SSHClientConnection, name: str, hosts: Hosts, neede
         )
 
 
-async def _place(connection: SSHClientConnection, name: str, hosts: Hosts, texts: dict[str, str]) -> None:
+async def _make_spill_folder(connection: SSHClientConnection, name: str, hosts: Hosts, texts: dict[str, str]) -> None:
     """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
     folder = shlex.quote(hosts.folder)
     done = await connection.run(f"mkdir -p {shlex.quote(hosts.folder.rpartition('/')[0])} && mkdir -m 700 {folder}")

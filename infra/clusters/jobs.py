@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import dask.config
 
 from infra.clusters.keywords import Keywords
-from infra.clusters.remote import CUDA_COMMAND, log, nested, worker_arguments
-from infra.paths import expanded
+from infra.clusters.remote import CUDA_COMMAND, log, nest_settings, worker_arguments
+from infra.paths import expand_home
 from infra.workers.imports import WorkerImports
 from tasks.errors import GiveUpError, JobError
 
@@ -87,9 +87,9 @@ def _with_configuration(chosen: Any, arguments: Keywords) -> Keywords:
     return known | {key: value for key, value in arguments.items() if value is not None}
 
 
-def exported(settings: Keywords) -> str:
+def export_settings(settings: Keywords) -> str:
     """The line of a job that gives Dask's settings to its workers."""
-    return f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(nested(settings))}"
+    return f"export DASK_INTERNAL_INHERIT_CONFIG={dask.config.serialize(nest_settings(settings))}"
 
 
 def own_scratch(folder: str | None) -> list[str]:
@@ -107,7 +107,7 @@ def own_scratch(folder: str | None) -> list[str]:
 def check_shared(folder: object, where: str) -> str:
     """The folder for temporary certificates, which dask-jobqueue writes for this user only and removes at its end; a
     JobError where they cannot be written."""
-    place = Path(expanded(str(folder)))
+    place = Path(expand_home(str(folder)))
     if not os.access(place, os.W_OK):
         raise JobError(
             "temporary certificates cannot be written",

@@ -13,8 +13,8 @@ from distributed.system import MEMORY_LIMIT
 from infra import gpus
 from infra.clusters.encryption import protocol_of, security_of
 from infra.clusters.keywords import Keywords
-from infra.clusters.model import Cluster, offered
-from infra.clusters.resolve import chosen_gpus
+from infra.clusters.model import Cluster, list_offered_resources
+from infra.clusters.resolve import choose_gpus
 from infra.environment import GPU_ENVIRONMENT, cpu_environment, local_environment, own_folder
 from infra.gpu_errors import not_started
 from infra.sizes import size_in_bytes
@@ -43,7 +43,9 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
             text = "workers read and write with OMP_NUM_THREADS=%s thread(s) instead of %d: it is set in this process, "
             log.warning(f"{text}where Dask's own clusters leave it; unset it to use all cores", own, threads)
         arguments = {"n_workers": workers, "threads_per_worker": threads, "memory_limit": limit, **_common(cluster)}
-        started = failed_starts.tried(lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks)))
+        started = failed_starts.start_with_retries(
+            lambda forks: LocalCluster(**arguments, **forkserver.use(imports.tasks, forks))
+        )
     if cluster.adapt:
         started.adapt(minimum=cluster.adapt.minimum, maximum=cluster.adapt.maximum)
     return started
@@ -51,7 +53,7 @@ def cpu(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
 
 def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
     """A worker process per GPU of this host, its allocator, spilling and transport chosen for the GPUs found."""
-    chosen = chosen_gpus(cluster)
+    chosen = choose_gpus(cluster)
     from infra.clusters.cuda import start
 
     if cluster.adapt:
@@ -63,9 +65,9 @@ def cuda(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> LocalCluster:
         host_memory = max(host_memory, min(gpu.memory for gpu in chosen) // 2)
     threads = min(32, max(4, 2 * CPU_COUNT // len(chosen)))
     with local_environment(GPU_ENVIRONMENT | {"KVIKIO_NTHREADS": str(threads)}):
-        return failed_starts.tried(
+        return failed_starts.start_with_retries(
             lambda _: start(cluster, chosen, _common(cluster), host_memory, imports),
-            lambda error, lines: not_started(error, chosen, failed_starts.written(lines)),
+            lambda error, lines: not_started(error, chosen, failed_starts.describe_last_lines(lines)),
         )
 
 
@@ -88,7 +90,7 @@ def _common(cluster: Cluster) -> Keywords:
         "worker_dashboard_address": "127.0.0.1:0" if cluster.dashboard else None,
         "scheduler_kwargs": {"dashboard": cluster.dashboard},
         "silence_logs": logging.ERROR,
-        "resources": offered(cluster),
+        "resources": list_offered_resources(cluster),
         "death_timeout": cluster.start_timeout,
         "worker_class": Nanny,
     }

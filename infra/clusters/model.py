@@ -262,7 +262,7 @@ class ClusterBase(BaseModel):
         return self
 
 
-def offered(cluster: ClusterBase) -> dict[str, float]:
+def list_offered_resources(cluster: ClusterBase) -> dict[str, float]:
     """The resources that workers of rowmill offer: of each the most that a stage takes."""
     most: dict[str, float] = {}
     for stage in cluster.resources.values():
@@ -317,7 +317,7 @@ OF_STARTED = (
 )
 
 
-def exposed(cluster: ClusterBase) -> bool:
+def is_reachable(cluster: ClusterBase) -> bool:
     """True if other hosts can reach the cluster's ports."""
     if cluster.kind == ADDRESS:
         host = urlsplit(cluster.address or "").hostname or ""
@@ -343,14 +343,14 @@ def refusal(cluster: ClusterBase) -> str | None:
         if cluster.address and "://" not in cluster.address:
             return f"address {cluster.address} has no scheme: write tls://{cluster.address}, or tcp:// if it has no TLS"
         plain = not (cluster.address or "").startswith("tls://")
-        if plain and exposed(cluster):
+        if plain and is_reachable(cluster):
             return f"{shown} is not encrypted: give a tls:// address and `tls`, or set unencrypted: true"
         return None
     if cluster.protocol not in ("tcp", "ucx"):
         return None
     if cluster.tls:
         return f"protocol {cluster.protocol} has no TLS: leave it out, or leave out `tls`"
-    who = "whoever reaches its ports" if exposed(cluster) else "every user of this host"
+    who = "whoever reaches its ports" if is_reachable(cluster) else "every user of this host"
     return (
         f"protocol {cluster.protocol} has no TLS: {who} could run code as the user of the run, and read its data: "
         "leave it out for TLS, or accept that with unencrypted: true"

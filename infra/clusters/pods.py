@@ -20,7 +20,7 @@ from distributed.security import Security
 
 from infra.clusters.encryption import contents_of, settings_of
 from infra.clusters.keywords import Keywords
-from infra.clusters.remote import IDLE_SECONDS, nested
+from infra.clusters.remote import IDLE_SECONDS, nest_settings
 from infra.sizes import size_in_bytes
 from tasks.errors import GiveUpError, JobError
 
@@ -71,7 +71,7 @@ class Pods:
         files = {part: f"{CERTIFICATES}/{part}.pem" for part in ("ca", "cert", "key")}
         settings = self.dask_settings | (settings_of(files) if self.security else {})
         variables = [
-            {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nested(settings))},
+            {"name": "DASK_INTERNAL_INHERIT_CONFIG", "value": dask.config.serialize(nest_settings(settings))},
             {"name": "DASK_SCHEDULER_ADDRESS", "value": f"{protocol}://{name}-scheduler.{namespace}.svc:{PORT}"},
         ]
         worker = spec["spec"]["worker"]["spec"]
@@ -86,7 +86,7 @@ class Pods:
         container["livenessProbe"] = {"tcpSocket": {"port": "tcp-comm"}, "initialDelaySeconds": 15, "periodSeconds": 20}
         service = spec["spec"]["scheduler"]["service"]
         service["ports"] = [port for port in service["ports"] if port["name"] == "tcp-comm"]
-        return {**spec, "spec": _laid_over(spec["spec"], self.template)}
+        return {**spec, "spec": _overlay_values(spec["spec"], self.template)}
 
     def _worker_command(self, protocol: str) -> list[str]:
         """The command of a worker, which has the threads of the job, else one for each core."""
@@ -197,17 +197,17 @@ class PodCluster(Pods):
             self._resource = None
 
 
-def _laid_over(ours: Any, own: Any) -> Any:
+def _overlay_values(ours: Any, own: Any) -> Any:
     """The values of `own` over ours: maps by their keys, lists of containers, variables, volumes and mounts by the name
     or path of an entry; all else is replaced."""
     if isinstance(ours, dict) and isinstance(own, dict):
-        return ours | {key: _laid_over(ours.get(key), value) for key, value in own.items()}
+        return ours | {key: _overlay_values(ours.get(key), value) for key, value in own.items()}
     if isinstance(ours, list) and isinstance(own, list):
         keys = [entry.get("mountPath", entry.get("name")) if isinstance(entry, dict) else None for entry in ours + own]
         if None not in keys:
             entries = dict(zip(keys, ours, strict=False))
             own_entries = dict(zip(keys[len(ours) :], own, strict=True))
-            return [*_laid_over(entries, own_entries).values()]
+            return [*_overlay_values(entries, own_entries).values()]
     return own
 
 

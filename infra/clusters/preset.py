@@ -59,7 +59,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Section(Strict):
+class PresetSection(Strict):
     """What a job sets of a preset; its keys are the keywords of that preset."""
 
     of_preset: ClassVar[Preset]
@@ -132,7 +132,7 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-class Needs(Strict):
+class RequiredLibrary(Strict):
     """The library of a class: its module, the package that has it, and the extra of rowmill that installs it."""
 
     module: str
@@ -147,7 +147,7 @@ class Preset(Strict):
     description: str
     about: str = ""
     cluster_class: str = Field(pattern=r"^\w+(\.\w+)+$")
-    needs: Needs | None = None
+    needs: RequiredLibrary | None = None
     gpus: int = Field(0, ge=0)  # of a host, job or pod, where no keyword `gpus` says it
     cluster_kwargs: Keywords = {}
     adapt_kwargs: Keywords = {}
@@ -168,7 +168,7 @@ class Preset(Strict):
         for name in keywords:
             if not NAME.fullmatch(name):
                 raise ValueError(f"the keyword {name!r} is not of small letters, digits and _")
-            if name.startswith("model_") or name in dir(Section):
+            if name.startswith("model_") or name in dir(PresetSection):
                 raise ValueError(f"the keyword {name!r} has a meaning of its own: call it otherwise, and use `sets`")
         return keywords
 
@@ -183,11 +183,11 @@ class Preset(Strict):
             raise ValueError(f"one_worker_for: the keyword {counted!r} is not a list that is required")
         return self
 
-    def section(self) -> type[Section]:
+    def section(self) -> type[PresetSection]:
         """The model of the section that a job writes for it."""
         fields: Keywords = {name: keyword.field for name, keyword in self.keywords.items()}
         title = "".join(part.capitalize() for part in self.name.split("_"))
-        model = create_model(title, __base__=Section, __doc__=self.about or self.description, **fields)
+        model = create_model(title, __base__=PresetSection, __doc__=self.about or self.description, **fields)
         model.of_preset = self
         return model
 
@@ -201,7 +201,7 @@ class Preset(Strict):
         return arguments
 
 
-def _empty_section(preset: Preset) -> Section:
+def _empty_section(preset: Preset) -> PresetSection:
     model = preset.section()
     return model.__new__(model)
 

@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from infra.clusters.encryption import settings_of
 from infra.clusters.keywords import Keywords
-from infra.clusters.model import first_workers, offered
+from infra.clusters.model import first_workers, list_offered_resources
 from infra.clusters.reach import workers_at
 from infra.environment import DASK_SETTINGS, GPU_ENVIRONMENT, cpu_environment, spawn_environment
 from infra.sizes import size_or_part
@@ -98,7 +98,7 @@ def start(
 def library(module: str, package: str, extra: str | None, where: str) -> ModuleType:
     """The module that a cluster needs; GiveUpError with the command that installs it."""
     try:
-        return imported(module)
+        return import_keeping_sigint(module)
     except ImportError as error:
         what = f"'rowmill[{extra}]'" if extra else package
         raise GiveUpError(
@@ -109,7 +109,7 @@ def library(module: str, package: str, extra: str | None, where: str) -> ModuleT
         ) from None
 
 
-def imported(module: str) -> ModuleType:
+def import_keeping_sigint(module: str) -> ModuleType:
     """The module, which leaves Ctrl-C to the command that runs; dask-jobqueue would take it when it is imported."""
     before = signal.getsignal(signal.SIGINT)
     try:
@@ -132,7 +132,7 @@ def worker_options(cluster: Cluster, gpus: int, imports: WorkerImports = NO_IMPO
         "dashboard": cluster.dashboard,
         "dashboard_address": LOOPBACK,
     }
-    resources = offered(cluster)
+    resources = list_offered_resources(cluster)
     if gpus:
         resources = {"GPU": 1.0, **resources}
         if cluster.protocol == "ucx":
@@ -188,7 +188,7 @@ def worker_settings(
     return settings
 
 
-def nested(settings: Keywords) -> Keywords:
+def nest_settings(settings: Keywords) -> Keywords:
     """Settings with dots as the tree that Dask keeps.
 
     >>> nested({"a.b": 1, "a.c.d": 2})

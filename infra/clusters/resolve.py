@@ -30,7 +30,7 @@ class Resolved(NamedTuple):
     engine: Engine
 
 
-def resolved(cluster: Cluster) -> Resolved:
+def resolve_cluster(cluster: Cluster) -> Resolved:
     """The concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
     if cluster.kind == "address":
         return Resolved("address", _engines(*workers_of(cluster), cluster.resources)[WORK])
@@ -41,7 +41,7 @@ def resolved(cluster: Cluster) -> Resolved:
         return Resolved("class", cluster.engine or "pandas")
     kind = kind_on_this_host(cluster)
     if kind == "cuda":
-        chosen_gpus(cluster)
+        choose_gpus(cluster)
     return Resolved(kind, "cudf" if kind == "cuda" else "pandas")
 
 
@@ -50,12 +50,12 @@ def kind_on_this_host(cluster: Cluster) -> str:
     return cluster.kind if cluster.kind != "auto" else _local_kind()
 
 
-def chosen_gpus(cluster: Cluster) -> list[gpus.Gpu]:
+def choose_gpus(cluster: Cluster) -> list[gpus.Gpu]:
     """The GPUs the job uses, in its order; GiveUpError where they, or the packages for them, are absent."""
     chosen = gpus.visible()
     if not chosen:
         mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-        hidden = f"CUDA_VISIBLE_DEVICES is {mask!r}" if mask is not None and gpus.installed() else ""
+        hidden = f"CUDA_VISIBLE_DEVICES is {mask!r}" if mask is not None and gpus.list_all_gpus() else ""
         why = hidden or "neither NVML nor nvidia-smi reports one"
         raise GiveUpError("no GPU", where=_kind(cluster), why=why, do="set cluster.kind to cpu or auto")
     if missing := gpus.packages_missing():

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import infra
 from infra import bounded_yaml
-from infra.paths import expanded
+from infra.paths import expand_home
 from tasks.errors import JobError, mistakes, near, place_text
 
 FILE = Path(infra.__file__).parent / "prefect.yaml"
@@ -70,7 +70,7 @@ def read_file(path: Path = FILE) -> dict[str, Any]:
     names: set[str] = set()
     for number, spec in enumerate(data["deployments"]):
         where = f"{path}: deployments[{number}]"
-        name = _checked(spec, where)
+        name = _check_deployment(spec, where)
         if name in names:
             raise JobError(f"there are two deployments {name}", where=where, do="give one of them another name")
         names.add(name)
@@ -105,11 +105,11 @@ def complete(spec: dict[str, Any], pull: Sequence[object] | None, folder: Path, 
         spec["pull"] = [{WORKING_DIRECTORY: {"directory": "."}}]
         environment.setdefault(FOLDER, (directories or ["."])[-1])
     if FOLDER in environment and "{{" not in str(environment[FOLDER]):
-        environment[FOLDER] = str(folder / expanded(str(environment[FOLDER])))
+        environment[FOLDER] = str(folder / expand_home(str(environment[FOLDER])))
     if is_light(spec):
         pool.setdefault("work_queue_name", LIGHT)
     spec["work_pool"] = pool | {"job_variables": variables | {"env": environment}}
-    spec["tags"] = tagged(spec)
+    spec["tags"] = list_tags(spec)
 
 
 def _working_directory(step: object) -> str | None:
@@ -124,13 +124,13 @@ def is_light(spec: Mapping[str, Any]) -> bool:
     return flow_of(spec["entrypoint"]).name in LIGHT_FLOWS
 
 
-def tagged(spec: Mapping[str, Any]) -> list[str]:
+def list_tags(spec: Mapping[str, Any]) -> list[str]:
     """The tags of a deployment, with that of rowmill: without it no automation would look at its runs."""
     tags = list(spec.get("tags") or [])
     return tags if TAG in tags else [*tags, TAG]
 
 
-def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
+def to_runner_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A deployment of the file as arguments of Prefect's runner, which serves it: no pool, schedules, triggers."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig
     from prefect.events import DeploymentEventTrigger
@@ -141,7 +141,7 @@ def offered(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": spec["name"],
         "description": spec.get("description"),
-        "tags": tagged(spec),
+        "tags": list_tags(spec),
         "parameters": spec.get("parameters"),
         "schedules": [Schedule(**_schedule(one)) for one in spec.get("schedules") or []],
         "triggers": [DeploymentEventTrigger.model_validate(one) for one in spec.get("triggers") or []],
@@ -156,7 +156,7 @@ def _schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
     return {**schedule, "interval": timedelta(seconds=seconds)} if isinstance(seconds, int | float) else dict(schedule)
 
 
-def _checked(spec: object, where: str) -> str:
+def _check_deployment(spec: object, where: str) -> str:
     """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
         do = "write name: nightly and entrypoint: flows.preprocess.preprocess"
@@ -187,11 +187,11 @@ def _checked(spec: object, where: str) -> str:
             raise JobError(what, where=where, why=why, do=f"write {{float: {value}}} as the parameter of an operator")
     schema = dict(parameter_schema(flow).model_dump())  # the form, which `flow.parameters` does not know
     for number, section in enumerate([spec, *(spec.get("schedules") or [])]):
-        if problem := _refused(section.get("parameters") or {}, schema):
+        if problem := _find_refusal(section.get("parameters") or {}, schema):
             place = f", schedules[{number - 1}]" if number else ""
             raise JobError(what, where=f"{where}{place}", why=problem, do="write what the form of the flow takes")
     try:
-        flow.to_deployment(**offered(spec))
+        flow.to_deployment(**to_runner_arguments(spec))
     except (TypeError, ValueError) as error:
         why = str(error).split("\n    For further information")[0]
         raise JobError(what, where=where, why=why) from None
@@ -205,7 +205,7 @@ def _floats(value: object) -> Iterator[float]:
         yield from _floats(inner)
 
 
-def _refused(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
+def _find_refusal(parameters: Mapping[str, Any], schema: dict[str, Any]) -> str:
     """The parameters that the form of a flow refuses, in the server's words; "" if none, or if they hold templates,
     which only Prefect fills in."""
     from prefect.utilities.schema_tools.validation import ValidationError as Refused

@@ -30,8 +30,8 @@ from infra.orchestration.deployment_file import (
     flow_of,
     full_name,
     is_light,
-    offered,
     read_file,
+    to_runner_arguments,
 )
 from infra.orchestration.pool_template import job_template, warn_of_template
 from infra.orchestration.server import MOST_LETTERS, prefect_home, refusals, ui_url
@@ -66,19 +66,19 @@ def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     check_notify(notify)
     _safe_path()
     specs = read_file(path)["deployments"]
-    logging.getLogger("prefect.runner").addFilter(_once())
+    logging.getLogger("prefect.runner").addFilter(_make_capacity_filter())
     jobs: Any = Runner(name="rowmill", limit=limit, pause_on_shutdown=False)
     light: Any = Runner(name="rowmill-light", limit=LIGHT_LIMIT, pause_on_shutdown=False)
     with _alone(map(full_name, specs)):
         for spec in specs:
             with refusals("the Prefect server refuses a deployment", f"{path}: {full_name(spec)}"):
-                (light if is_light(spec) else jobs).add_flow(flow_of(spec["entrypoint"]), **offered(spec))
+                (light if is_light(spec) else jobs).add_flow(flow_of(spec["entrypoint"]), **to_runner_arguments(spec))
         keep_automations(notify)
         runners = [light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]
         asyncio.run(_until_stopped(runners, [full_name(spec) for spec in specs]))
 
 
-def _once() -> Callable[[logging.LogRecord], bool]:
+def _make_capacity_filter() -> Callable[[logging.LogRecord], bool]:
     """Return a log filter that lets a runner report waiting runs once for each number of them."""
     last_texts: list[str] = []
 
@@ -150,7 +150,7 @@ def _alone(names: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def served_before(path: Path) -> list[str]:
+def update_served_note(path: Path) -> list[str]:
     """Note which deployments of a file are served now; return those of earlier starts on this host that have left the
     file since and that the server still has."""
     from prefect import get_client

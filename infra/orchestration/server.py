@@ -63,7 +63,7 @@ def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
     configured = str(_settings().api.url or "")
     bypass_proxies(configured)
     if configured:
-        return _configured(configured)
+        return _check_configured_server(configured)
     home = prefect_home()
     with _one_at_a_time(home / "rowmill-server.lock"):
         port = _running_port(home)
@@ -103,7 +103,7 @@ def running_server() -> RunningServer | None:
     own = own_server()
     if own is not None and own.api_url == api_url:
         return own
-    _configured(api_url)
+    _check_configured_server(api_url)
     return RunningServer(api_url, ui_url(), None)
 
 
@@ -189,7 +189,7 @@ def flow_run_url(ui_url: str, flow_run_id: object) -> str:
     return f"{ui_url.rstrip('/')}/runs/flow-run/{flow_run_id}"
 
 
-def _configured(api_url: str) -> ServerInfo:
+def _check_configured_server(api_url: str) -> ServerInfo:
     """The server that the environment or the profile names, if it answers; credentials come from the same settings."""
     from prefect.client.orchestration import get_client
 

@@ -38,10 +38,10 @@ def writers_wait() -> None:
 def check_schemas_once() -> None:
     """Check each JSON schema once in this process, by all validators that Prefect uses."""
     for validator in (Draft202012Validator, _VALIDATOR):
-        validator.check_schema = _once(validator.check_schema)  # type: ignore[method-assign]
+        validator.check_schema = _check_once_per_schema(validator.check_schema)  # type: ignore[method-assign]
 
 
-def _once(check: Any) -> Any:
+def _check_once_per_schema(check: Any) -> Any:
     """Return `check` for schemas that it has not accepted before."""
     accepted: set[int] = set()
 

@@ -36,14 +36,14 @@ def check_address_space() -> None:
         )
 
 
-def tried(
+def start_with_retries(
     start: Callable[[bool], Running], to_error: Callable[[Exception, Sequence[str]], RowmillError] | None = None
 ) -> Running:
     """Call `start(forks)` up to `STARTS` times and return its cluster.
 
     The cause of a worker's death may pass, such as a moment without memory. From the second time on workers are no
     forks, since their fork server may be the cause, and their lines are read. After the last time raises what
-    `to_error`, by default `died`, makes of the last error and the workers' last lines.
+    `to_error`, by default `make_start_error`, makes of the last error and the workers' last lines.
     """
     for attempt in range(1, STARTS + 1):
         with last_lines(attempt > 1) as lines:
@@ -55,10 +55,10 @@ def tried(
                 failed = error
         if attempt < STARTS:
             log.warning("workers died while they started (attempt %s of %s): %s", attempt, STARTS, cause_of(failed))
-    raise (to_error or died)(failed, lines) from failed
+    raise (to_error or make_start_error)(failed, lines) from failed
 
 
-def died(error: Exception, lines: Sequence[str]) -> GiveUpError:
+def make_start_error(error: Exception, lines: Sequence[str]) -> GiveUpError:
     """The error for workers that did not start: the cause as far as is known, and what to look at."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = limit != resource.RLIM_INFINITY
@@ -67,12 +67,12 @@ def died(error: Exception, lines: Sequence[str]) -> GiveUpError:
     return GiveUpError(
         f"a worker died while it started, {STARTS} times",
         where="the workers of this host",
-        why=f"{cause_of(error)}; {written(lines)}{bound}",
+        why=f"{cause_of(error)}; {describe_last_lines(lines)}{bound}",
         do=f"{look}look at the host's memory and processes (`free`, `dmesg`, `ulimit -a`); try fewer workers",
     )
 
 
-def written(lines: Sequence[str]) -> str:
+def describe_last_lines(lines: Sequence[str]) -> str:
     """The last lines of workers, in words.
 
     >>> written(["Traceback ..\\n", "MemoryError\\n"])

@@ -78,7 +78,7 @@ def use(modules: Sequence[str] = (), forks: bool = True) -> dict[str, Any]:
     if forks:
         start(modules)
     wanted = {**os.environ, **_before_start(dask.config.get(BEFORE_START, None) or {})}
-    forks = forks and bool(_server) and _fixed(wanted) == _fixed(_server)
+    forks = forks and bool(_server) and _select_fixed_variables(wanted) == _select_fixed_variables(_server)
     dask.config.set({METHOD: "forkserver" if forks else "spawn"})
     if not forks:
         return {}
@@ -115,7 +115,7 @@ def _before_start(settings: Mapping[str, Any]) -> dict[str, str]:
     return variables
 
 
-def _fixed(variables: Mapping[str, str]) -> dict[str, str]:
+def _select_fixed_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that must be equal in the server and its forks; the number of threads need not be."""
     return {n: v for n, v in variables.items() if n.startswith(FIXED) and n != "OMP_NUM_THREADS"}
 

@@ -100,7 +100,7 @@ _store = _Store()
 
 def is_on_device(key: CacheKey, partition: Partition) -> bool:
     """Whether columns of a partition are cached in the GPU's memory, or are going to be."""
-    return key.on_device or _store.is_on_device(key.name, _place(partition))
+    return key.on_device or _store.is_on_device(key.name, _to_place(partition))
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def take(key: CacheKey, partition: Partition, names: Sequence[str]) -> Taken:
     `missing` are those of `names` that are not cached, and where a format parses whole records also the columns that
     later passes need.
     """
-    rows = _store.take(key.name, _place(partition))
-    cached = _names(rows) if rows is not None else []
+    rows = _store.take(key.name, _to_place(partition))
+    cached = _list_cached_names(rows) if rows is not None else []
     missing = [name for name in names if name not in cached]
     if missing and key.together and _store.room(key.name, partition.nbytes, key.limit):
         missing += [name for name in key.columns if name not in {*cached, *missing}]
@@ -132,26 +132,26 @@ def take(key: CacheKey, partition: Partition, names: Sequence[str]) -> Taken:
 def put(key: CacheKey, partition: Partition, taken: Taken, read: Rows | None) -> Rows:
     """All columns of a partition: those that were `taken` and those that were `read` (None if the cache had all). What
     a later pass needs goes into the cache, as far as there is room."""
-    rows = taken.rows if read is None else read if taken.rows is None else _joined(read, taken.rows)
-    later = [name for name in key.columns if name in _names(rows)]
+    rows = taken.rows if read is None else read if taken.rows is None else _join_columns(read, taken.rows)
+    later = [name for name in key.columns if name in _list_cached_names(rows)]
     if later and key.limit:
-        _store.put(key.name, _place(partition), selected(rows, later), key.limit)
+        _store.put(key.name, _to_place(partition), select_columns(rows, later), key.limit)
     return rows
 
 
-def _place(partition: Partition) -> Place:
+def _to_place(partition: Partition) -> Place:
     return partition.number, partition.first_row, partition.rows
 
 
-def _names(rows: Rows) -> list[str]:
+def _list_cached_names(rows: Rows) -> list[str]:
     return list(rows) if isinstance(rows, dict) else list(rows.column_names)
 
 
-def selected(rows: Rows, names: Sequence[str]) -> Rows:
+def select_columns(rows: Rows, names: Sequence[str]) -> Rows:
     return {name: rows[name] for name in names} if isinstance(rows, dict) else rows.select(list(names))
 
 
-def _joined(rows: Rows, more: Rows) -> Rows:
+def _join_columns(rows: Rows, more: Rows) -> Rows:
     if isinstance(rows, dict):
         return rows | more
     for name in more.column_names:
@@ -163,22 +163,22 @@ def _size(rows: Rows) -> int:
     return nbytes(rows) if isinstance(rows, dict) else int(rows.get_total_buffer_size())
 
 
-def cached(name: str) -> tuple[list[int], int]:
+def measure_cache(name: str) -> tuple[list[int], int]:
     """(the partitions of which this process caches columns, their bytes)."""
     with _store.lock:
         return ([number for number, _, _ in _store.tables], _store.nbytes) if name == _store.name else ([], 0)
 
 
-def cached_bytes(pool: Pool, key: CacheKey | None) -> int:
+def sum_cached_bytes(pool: Pool, key: CacheKey | None) -> int:
     """The bytes of columns that all workers cache."""
-    return sum(size for _, size in pool.on_workers(cached, key.name).values()) if key else 0
+    return sum(size for _, size in pool.on_workers(measure_cache, key.name).values()) if key else 0
 
 
 def workers_of(pool: Pool, key: CacheKey | None) -> dict[int, str]:
     """Partition -> the worker that caches columns of it; {} where there is one worker only."""
     if key is None or len(pool.workers) == 1:
         return {}
-    by_worker = pool.on_workers(cached, key.name)
+    by_worker = pool.on_workers(measure_cache, key.name)
     return {number: worker for worker, (numbers, _) in by_worker.items() for number in numbers}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.cluster.dask_pool import LARGE, DaskPool, offering, workers_at
 from tasks.cluster.local_pool import LocalPool
-from tasks.cluster.pool import Pool, pickled_bytes
+from tasks.cluster.pool import Pool, count_pickled_bytes
 from tasks.errors import JobError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def graph_share(value: object, tasks: int) -> Future | None:
     A graph that is made for a client's workers must be computed there.
     """
     client = current_client()
-    if client is None or pickled_bytes(value) * tasks <= LARGE:
+    if client is None or count_pickled_bytes(value) * tasks <= LARGE:
         return None
     return DaskPool(client).everywhere(value)
 
@@ -62,14 +62,14 @@ def current_pool(allocatable: Callable[[], int], prepare: Callable[[Any], None])
     """
     if (client := current_client()) is None:
         return LocalPool(allocatable=allocatable)
-    resources = _annotated_resources()
+    resources = _read_annotated_resources()
     if resources:
         _wait_for_offer(client, resources)
     prepare(client)
     return DaskPool(client, resources, allocatable=allocatable)
 
 
-def _annotated_resources() -> dict[str, float] | None:
+def _read_annotated_resources() -> dict[str, float] | None:
     import dask
 
     resources = dask.get_annotations().get("resources")

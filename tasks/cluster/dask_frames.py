@@ -41,23 +41,21 @@ def dask_frame(
     if engine == "cudf" and current_client() is not None and dask.config.get(SHUFFLE_METHOD, None) is None:
         dask.config.set({SHUFFLE_METHOD: "tasks"})
         log.info("Dask's %s is set to tasks in this process, as frames of cuDF need it", SHUFFLE_METHOD)
-    parts = delayed_parts(partial(_computed, read), handle, partitions, "frame")
+    parts = delay_parts(partial(_compute_partition, read), handle, partitions, "frame")
     # Not from_delayed: it compares types of cuDF that differ for the same values, and without that loses dependencies.
     layer = _Graph({key: task for part in parts for key, task in part.dask.items()})
     divisions = (None,) * (len(parts) + 1)
     return dd.from_graph(layer, to_frame(empty, engine), divisions, [part.key for part in parts], "rows")
 
 
-def delayed_parts(
-    function: Callable[..., Any], handle: object, partitions: Sequence[Partition], name: str
-) -> list[Any]:
+def delay_parts(function: Callable[..., Any], handle: object, partitions: Sequence[Partition], name: str) -> list[Any]:
     """A Delayed of function(handle, partition) for each partition."""
     shared = graph_share(handle, len(partitions))
     function, first = (partial(function, handle), []) if shared is None else (function, [shared])
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client())
 
 
-def _computed(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
+def _compute_partition(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
     """A partition, read completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
     synchronize()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psutil
 
 from tasks import engines
-from tasks.cluster.pool import FAN_IN, Done, pickled_bytes
+from tasks.cluster.pool import FAN_IN, Done, count_pickled_bytes
 from tasks.cluster.shared_argument import WithShared
 from tasks.core.plan import Partition
 
@@ -143,7 +143,7 @@ class DaskPool:
         A small value goes along with every task. A large one is copied to every worker past the scheduler, which cannot
         compute it again; on one worker alone it would draw nearly all tasks there.
         """
-        if pickled_bytes(shared) * tasks > LARGE:
+        if count_pickled_bytes(shared) * tasks > LARGE:
             return function, [self.everywhere(shared)]
         return WithShared(function, shared), []
 
@@ -181,7 +181,7 @@ class DaskPool:
         for place, numbers in groups.items():
             arguments = [*([handle] * len(numbers) for handle in first), [items[i] for i in numbers]]
             keys = [f"{function.__name__}-{run}-{i:06d}" for i in numbers]
-            mapped = self._mapped(function, *arguments, key=keys, **self.preferring(place))
+            mapped = self._map_to_futures(function, *arguments, key=keys, **self.preferring(place))
             for i, future in zip(numbers, mapped, strict=True):
                 futures[i] = future
         return futures
@@ -190,9 +190,9 @@ class DaskPool:
         """Futures of function(item, ..) over values or futures."""
         run = uuid.uuid4().hex[:8]
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items[0]))]
-        return self._mapped(function, *items, key=keys, priority=priority)
+        return self._map_to_futures(function, *items, key=keys, priority=priority)
 
-    def _mapped(
+    def _map_to_futures(
         self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0, **where: Any
     ) -> list[Any]:
         """Futures of function(item, ..), sent in batches, so that the first tasks run while others are being sent."""
@@ -244,7 +244,7 @@ class DaskPool:
         unmerged: dict[str, list[Any]] = {}  # by the worker that has them: results are merged where they are
         try:
             for batch in waiting.batches():
-                for worker, future in self._placed(list(batch)):
+                for worker, future in self._locate_results(list(batch)):
                     group = unmerged.setdefault(worker, [])
                     group.append(future)
                     if len(group) == FAN_IN:
@@ -258,7 +258,7 @@ class DaskPool:
             self.client.cancel([*waiting.futures, *groups, *unmerged_futures], force=True)
             raise
 
-    def _placed(self, futures: list[Any]) -> list[tuple[str, Any]]:
+    def _locate_results(self, futures: list[Any]) -> list[tuple[str, Any]]:
         """(a worker that has it, future) of results; the first error is raised."""
         _raise_first(futures)
         if len(self.workers) == 1:

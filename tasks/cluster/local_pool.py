@@ -88,7 +88,7 @@ class LocalPool:
         return [result for _, group in sorted(waiting.items()) for result in group]
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
-        return self.map(_applied, function, arguments)
+        return self.map(_apply_arguments, function, arguments)
 
     def on_workers(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {self.workers[0]: function(*arguments)}
@@ -102,5 +102,5 @@ class LocalPool:
         return enumerate(results)
 
 
-def _applied(function: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
+def _apply_arguments(function: Callable[..., Any], arguments: tuple[Any, ...]) -> object:
     return function(*arguments)

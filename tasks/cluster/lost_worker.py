@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tasks.cluster.out_of_memory import explained
+from tasks.cluster.out_of_memory import explain_out_of_memory
 from tasks.cluster.pool import Pool
 from tasks.core.units import amount
 from tasks.errors import TransientError
 
 
 @contextmanager
-def explained_losses(call: str, pool: Pool, engine: str) -> Iterator[None]:
+def explain_losses(call: str, pool: Pool, engine: str) -> Iterator[None]:
     """Turn out of memory, and a worker that was lost too often, into a TransientError of the Python call `call`."""
-    with explained(call, engine):
+    with explain_out_of_memory(call, engine):
         try:
             yield
         except Exception as error:
@@ -25,10 +25,10 @@ def explained_losses(call: str, pool: Pool, engine: str) -> Iterator[None]:
 
             if not isinstance(error, KilledWorker):
                 raise
-            raise _lost(call, pool, error.allowed_failures + 1, engine) from error
+            raise _make_lost_worker_error(call, pool, error.allowed_failures + 1, engine) from error
 
 
-def _lost(call: str, pool: Pool, times: int, engine: str) -> TransientError:
+def _make_lost_worker_error(call: str, pool: Pool, times: int, engine: str) -> TransientError:
     memory = "rmm_pool_size" if engine == "cudf" else "memory_limit"
     return TransientError(
         f"{times} worker(s) were lost with the same work of {call}",

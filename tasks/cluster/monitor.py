@@ -107,7 +107,7 @@ class Sampler:
         if worker is None:
             return
         gpu = self.device.read(wait) if self.device else dict.fromkeys(("device", "own", "busy"))
-        times, (to_host, to_disk) = self.process.cpu_times(), _spilled(worker.data)
+        times, (to_host, to_disk) = self.process.cpu_times(), _count_spilled_bytes(worker.data)
         lent, lent_on_host = lent_bytes.totals()
         self.samples.append(
             UsageSample(
@@ -174,7 +174,7 @@ def look(moment: float, dask_worker: Worker) -> dict[str, Any]:
     }
 
 
-def _spilled(data: object) -> tuple[int, int]:
+def _count_spilled_bytes(data: object) -> tuple[int, int]:
     """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, of either Dask's stores."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
@@ -216,8 +216,8 @@ class _Device:
     def read(self, wait: bool = False) -> dict[str, Any]:
         """Read its fields of a `UsageSample`, None for what the driver does not offer; those of PCIe, which NVML
         watches for 20 ms each, only with `wait`."""
-        milliwatts, busy = map(self._offered, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
-        processes = self._offered("nvmlDeviceGetComputeRunningProcesses") or ()
+        milliwatts, busy = map(self._query_nvml, ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"))
+        processes = self._query_nvml("nvmlDeviceGetComputeRunningProcesses") or ()
         return {  # PCIe first: the counters are then those of the moment at which the sample ends
             "pcie_in": self._pcie(self.nvml.NVML_PCIE_UTIL_RX_BYTES) if wait else None,
             "pcie_out": self._pcie(self.nvml.NVML_PCIE_UTIL_TX_BYTES) if wait else None,
@@ -225,20 +225,20 @@ class _Device:
             "own": next((int(p.usedGpuMemory) for p in processes if p.pid == os.getpid() and p.usedGpuMemory), None),
             "busy": None if busy is None else int(busy.gpu),
             "watts": None if milliwatts is None else milliwatts / 1000,
-            "energy": self._offered("nvmlDeviceGetTotalEnergyConsumption"),
+            "energy": self._query_nvml("nvmlDeviceGetTotalEnergyConsumption"),
             "nvlink_in": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX),
             "nvlink_out": self._nvlink(self.nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX),
         }
 
     def _nvlink(self, field: int) -> int | None:
-        (answer,) = self._offered("nvmlDeviceGetFieldValues", [(field, ALL_LINKS)]) or (None,)
+        (answer,) = self._query_nvml("nvmlDeviceGetFieldValues", [(field, ALL_LINKS)]) or (None,)
         return answer.value.ullVal * 1024 if answer and answer.nvmlReturn == self.nvml.NVML_SUCCESS else None
 
     def _pcie(self, way: int) -> int | None:
-        kilobytes = self._offered("nvmlDeviceGetPcieThroughput", way)
+        kilobytes = self._query_nvml("nvmlDeviceGetPcieThroughput", way)
         return None if kilobytes is None else kilobytes * 1000
 
-    def _offered(self, ask: str, *of: Any) -> Any:
+    def _query_nvml(self, ask: str, *of: Any) -> Any:
         try:
             return getattr(self.nvml, ask)(self.handle, *of)
         except self.nvml.NVMLError:
@@ -273,7 +273,7 @@ class Watch:
                 last = before[-1].at if before else 0.0
                 # The counters of a worker at the end of the stage before are the start of this stage.
                 samples = (UsageSample(max(s[0], self.began), *s[1:]) for s in record["samples"] if s[0] > last)
-                self.workers[address] = {**record, "samples": thinned([*before, *samples])}
+                self.workers[address] = {**record, "samples": thin_samples([*before, *samples])}
         except Exception as error:
             log.debug("workers could not be sampled: %s: %s", type(error).__name__, error)
 
@@ -302,7 +302,7 @@ def _this_worker() -> Worker | None:
 
 
 @contextmanager
-def watched(client: Client, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
+def watch_workers(client: Client, addresses: Sequence[str], wanted: bool = True) -> Iterator[Watch]:
     """Sample the workers of a client while the block runs; `wanted` False: not at all. A failure is not held up."""
     watch = Watch(client, addresses)
     if wanted:
@@ -316,7 +316,7 @@ def watched(client: Client, addresses: Sequence[str], wanted: bool = True) -> It
         watch.close()
 
 
-def thinned(samples: list[UsageSample]) -> list[UsageSample]:
+def thin_samples(samples: list[UsageSample]) -> list[UsageSample]:
     """At most `KEPT` samples, evenly taken, the first and the last among them."""
     if len(samples) <= KEPT:
         return samples

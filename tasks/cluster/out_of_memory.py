@@ -49,7 +49,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def injected(stage: str, number: int, depth: int) -> None:
+def inject_out_of_memory(stage: str, number: int, depth: int) -> None:
     """Fail as if memory were short, where `ROWMILL_INJECT_OOM` in the worker's environment says so.
 
     `transform:3:2`: partition 3 of transform fails whole and in halves, and goes well in quarters (depth 2). The stages
@@ -113,7 +113,7 @@ def _in_halves(
     stage: str, work: Callable[[Partition], Any], part: Partition, floor: int, place: tuple[Any, str], depth: int
 ) -> Iterator[Any]:
     try:
-        injected(stage, part.number, depth)
+        inject_out_of_memory(stage, part.number, depth)
         result = work(part)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -135,7 +135,7 @@ def frugal(work: Callable[P, T]) -> Callable[P, T]:
     """The function; if memory is short and columns are cached, empties the cache and calls the function once more."""
 
     @functools.wraps(work)
-    def called(*args: P.args, **options: P.kwargs) -> T:
+    def retry_without_cache(*args: P.args, **options: P.kwargs) -> T:
         try:
             return work(*args, **options)
         except Exception as error:
@@ -144,7 +144,7 @@ def frugal(work: Callable[P, T]) -> Callable[P, T]:
         gc.collect()
         return work(*args, **options)
 
-    return called
+    return retry_without_cache
 
 
 def in_runs(
@@ -165,7 +165,7 @@ def in_runs(
         runs = min(first << depth, most)
         try:
             with _alone if depth else nullcontext():
-                injected(stage, number, depth)
+                inject_out_of_memory(stage, number, depth)
                 return attempt(runs), runs - first
         except Exception as error:
             if not is_out_of_memory(error):
@@ -177,7 +177,7 @@ def in_runs(
 
 
 @contextmanager
-def explained(stage: str, engine: str) -> Iterator[None]:
+def explain_out_of_memory(stage: str, engine: str) -> Iterator[None]:
     """Turn out of memory into an error that says what to change, where work cannot be halved (merging partials)."""
     try:
         yield

@@ -12,7 +12,7 @@ FAN_IN = 8  # partials that one merge takes
 Done = Callable[[int, Any], None]
 
 
-def pickled_bytes(value: object) -> int:
+def count_pickled_bytes(value: object) -> int:
     """The bytes of the pickled value, buffers included; copies no buffer. A JobError for one that cannot be pickled."""
     from distributed.protocol import pickle
 
@@ -96,7 +96,7 @@ class Pool(Protocol):
         ...
 
 
-def merged(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
+def merge_groups(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
     """For each group of handles the handle of all merged, FAN_IN at a time; the merges of groups run side by side."""
     levels = [list(group) for group in groups]
     while any(len(level) > 1 for level in levels):

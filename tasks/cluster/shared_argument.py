@@ -33,10 +33,10 @@ class WithShared:
         self.pickled = pickle.dumps(value)
 
     def __call__(self, *args: Any) -> object:
-        unpickled = self._value()
+        unpickled = self._unpickle_once()
         return self.function(unpickled.value, *args)
 
-    def _value(self) -> _Unpickled:
+    def _unpickle_once(self) -> _Unpickled:
         from distributed.protocol import pickle
 
         with _unpickling:

@@ -65,7 +65,7 @@ class Stall:
 
 
 @contextmanager
-def watched(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
+def watch_for_stall(name: str, pool: DaskPool, seconds: float) -> Iterator[None]:
     """While the block runs, cancel the tasks of a stage that stalls; the TransientError has the stage tried again."""
     stall = Stall(pool.client, pool.waiting, seconds)
     ended = threading.Event()
@@ -150,8 +150,8 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any]:
     ]
     blocked = nsmallest(SHOWN, (task for task in waiting if not task.waiting_on), key=lambda task: str(task.key))
     return {
-        "states": _counted(str(task.state) for task in waiting),
-        "names": _counted(str(task.prefix.name) for task in waiting),
+        "states": _count_names(str(task.state) for task in waiting),
+        "names": _count_names(str(task.prefix.name) for task in waiting),
         "tasks": [
             {
                 "key": str(task.key),
@@ -212,7 +212,7 @@ def text_of(facts: Facts) -> str:
     return "; ".join(lines)
 
 
-def _counted(names: Iterator[str]) -> dict[str, int]:
+def _count_names(names: Iterator[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name in names:
         counts[name] = counts.get(name, 0) + 1

@@ -20,7 +20,7 @@ def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
     return gpus
 
 
-def grown(workers: Workers, field: str) -> float:
+def measure_growth(workers: Workers, field: str) -> float:
     """By how much a counter grew in all workers together."""
     place = UsageSample._fields.index(field)
     return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
@@ -61,7 +61,7 @@ def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str
     cores: dict[Any, float] = {}
     for address, w in workers.items():
         process = (w.get("host"), w.get("pid"))
-        cores[process] = max(cores.get(process, 0.0), grown({address: w}, "cpu"))
+        cores[process] = max(cores.get(process, 0.0), measure_growth({address: w}, "cpu"))
     known = {"core_seconds": sum(cores.values())}
     gpus = by_gpu(workers)
     millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
@@ -80,21 +80,23 @@ def highest(workers: Workers, field: str) -> float | None:
     return max(values, default=None)
 
 
-def moved(workers: Workers) -> dict[str, float]:
+def sum_sent_bytes(workers: Workers) -> dict[str, float]:
     """Bytes that several workers sent to each other by transport (cuda ipc, memory of the host, tcp, ucx, inproc); {}
     where none were."""
     nbytes_by: dict[str, float] = {}
     for address, w in workers.items() if len(workers) > 1 else ():
-        for how, nbytes in sent_by({address: w}, w["transport"]).items():
+        for how, nbytes in count_sent_bytes({address: w}, w["transport"]).items():
             nbytes_by[how] = nbytes_by.get(how, 0.0) + nbytes
     return {transport: nbytes for transport, nbytes in nbytes_by.items() if nbytes}
 
 
-def sent_by(worker: Workers, transport: str) -> dict[str, float]:
+def count_sent_bytes(worker: Workers, transport: str) -> dict[str, float]:
     """Bytes that others copied out of a worker's GPU and out of its host memory, and those that it sent."""
-    lent = grown(worker, "lent")
-    on_host = grown(worker, "lent_on_host")
-    rest = max(grown(worker, "sent") - lent - on_host, 0.0)  # Dask counts the results, we their buffers, padded
+    lent = measure_growth(worker, "lent")
+    on_host = measure_growth(worker, "lent_on_host")
+    rest = max(
+        measure_growth(worker, "sent") - lent - on_host, 0.0
+    )  # Dask counts the results, we their buffers, padded
     return {"cuda ipc": lent, "host memory": on_host, transport: rest}
 
 

@@ -67,7 +67,7 @@ def plain_type(dtype: pa.DataType) -> pa.DataType:
     return pa.date32() if pa.types.is_date64(dtype) else dtype
 
 
-def fixed_size(dtypes: Iterable[pa.DataType]) -> dict[str, int]:
+def size_property_of(dtypes: Iterable[pa.DataType]) -> dict[str, int]:
     """The property of a column of lists whose types all have the same length; {} for others.
 
     >>> fixed_size([pa.list_(pa.int8(), 2)] * 2), fixed_size([pa.list_(pa.int8(), 2), pa.list_(pa.int8())])
@@ -156,7 +156,7 @@ def parse_dtype(name: str | pa.DataType) -> pa.DataType:
         raise JobError(what, why=f"more than {MOST_DEPTH} types are nested", do=do)
     try:
         nested = _NESTED.fullmatch(text)
-        return _nested_type(nested[1], nested[2]) if nested else _named_type(text)
+        return _parse_nested_type(nested[1], nested[2]) if nested else _parse_scalar_type(text)
     except (ValueError, pa.ArrowException) as error:  # a unit, precision or zone that does not exist
         raise JobError(
             f"{name!r} is not a type", why=str(error), do="for example timestamp[us], decimal128(10, 2)"
@@ -179,8 +179,8 @@ _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), *(-?\d+)\)")
 _FIELD = re.compile(r' *("(?:[^"\\]|\\.)*"|\w+) *:', re.DOTALL)
 
 
-def _nested_type(kind: str, text: str) -> pa.DataType:
-    parts = _parts(text)
+def _parse_nested_type(kind: str, text: str) -> pa.DataType:
+    parts = _split_at_commas(text)
     if kind == "list" and len(parts) == 1:
         return pa.list_(parse_dtype(text))
     if kind == "map" and len(parts) == 2:
@@ -192,7 +192,7 @@ def _nested_type(kind: str, text: str) -> pa.DataType:
     raise ValueError(f"between < and > of {kind} stands {text!r}")
 
 
-def _parts(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """What stands between commas that are in no brackets and no quotes."""
     parts = [""] if text.strip() else []
     depth = 0
@@ -228,7 +228,7 @@ NAMED = (  # types without parameters of their own
 NESTED = ("list<int64>", "list<string>", "decimal128(10, 2)")  # examples of the other ones
 
 
-def _named_type(text: str) -> pa.DataType:
+def _parse_scalar_type(text: str) -> pa.DataType:
     if decimal := _DECIMAL.fullmatch(text):
         make = {"32": pa.decimal32, "64": pa.decimal64, "128": pa.decimal128, "256": pa.decimal256}[decimal[1]]
         return make(int(decimal[2]), int(decimal[3]))

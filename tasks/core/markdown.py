@@ -22,7 +22,7 @@ class Markdown(str):
     """A text that is Markdown already: tables and artifacts show it as such."""
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""A text of the data in Markdown: nothing in it is markup or a link, and it is one line.
 
     >>> print(escaped("![x](http://h/y)"), escaped("user_id _x_"), escaped("a\n<b>"))
@@ -31,8 +31,8 @@ def escaped(text: str) -> str:
     return text if isinstance(text, Markdown) else MARKUP.sub(r"\\\g<0>", visible(" ".join(str(text).split())))
 
 
-def unescaped(text: str) -> str:
-    r"""A Markdown text without the escapes of `escaped`, as a terminal or a file shows it.
+def unescape_markdown(text: str) -> str:
+    r"""A Markdown text without the escapes of `escape_markdown`, as a terminal or a file shows it.
 
     >>> print(unescaped(escaped("out_/a|b <c>")))
     out_/a|b <c>
@@ -40,9 +40,11 @@ def unescaped(text: str) -> str:
     return ESCAPE.sub(r"\1", text)
 
 
-def escaped_rows(rows: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+def escape_rows(rows: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
     """Rows for the table of an artifact, whose texts the page of the server shows as Markdown."""
-    return [{name: escaped(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
+    return [
+        {name: escape_markdown(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows
+    ]
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -54,12 +56,15 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     | x | 0.123457 |  |
     """
     names = list(rows[0])
-    lines = [[escaped(name) for name in names], *([escaped(_shown(row[name])) for name in names] for row in rows)]
+    lines = [
+        [escape_markdown(name) for name in names],
+        *([escape_markdown(_format_cell(row[name])) for name in names] for row in rows),
+    ]
     text = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([text[0], "|" + "---|" * len(names), *text[1:]])
 
 
-def _shown(value: object) -> str:
+def _format_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, str):

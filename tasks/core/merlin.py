@@ -58,7 +58,7 @@ def merlin_text(schema: Schema) -> str:
 
 def _feature(column: Column) -> Iterator[str]:
     kind, bits = _type(column.leaf)
-    yield f"name: {_quoted(column.name)}"
+    yield f"name: {_quote_text(column.name)}"
     listed = is_list(column.dtype)
     count = column.properties.get("value_count", {"min": 0, "max": 0})
     if listed:
@@ -69,7 +69,7 @@ def _feature(column: Column) -> Iterator[str]:
     if domain and kind == "INT":
         categorical = str("categorical" in column.tags).lower()
         ends = [f"{end}: {domain[end]}" for end in ("min", "max")]
-        yield from _block("int_domain", [f"name: {_quoted(column.name)}", *ends, f"is_categorical: {categorical}"])
+        yield from _block("int_domain", [f"name: {_quote_text(column.name)}", *ends, f"is_categorical: {categorical}"])
     facts: dict[str, Any] = {
         "is_list": listed,
         "is_ragged": listed and not 0 < count["min"] == count["max"],
@@ -80,7 +80,7 @@ def _feature(column: Column) -> Iterator[str]:
         facts["embedding_sizes"] = {"cardinality": size["rows"], "dimension": size["dimension"]}
     if (ids := column.properties.get("cardinality")) is not None:
         facts["cardinality"] = ids
-    tags = [f"tag: {_quoted(tag)}" for tag in sorted(column.tags)]
+    tags = [f"tag: {_quote_text(tag)}" for tag in sorted(column.tags)]
     yield from _block("annotation", [*tags, *_block("extra_metadata", _block(STRUCT, _fields(facts)))])
 
 
@@ -95,10 +95,10 @@ def _type(dtype: pa.DataType) -> tuple[str, int]:
 
 def _fields(values: Mapping[str, Any]) -> Iterator[str]:
     for key, value in values.items():
-        yield from _block("fields", [f"key: {_quoted(key)}", *_block("value", _value(value))])
+        yield from _block("fields", [f"key: {_quote_text(key)}", *_block("value", _format_value(value))])
 
 
-def _value(value: Mapping[str, Any] | float) -> Iterator[str]:
+def _format_value(value: Mapping[str, Any] | float) -> Iterator[str]:
     if isinstance(value, bool):
         yield f"bool_value: {str(value).lower()}"
     elif isinstance(value, Mapping):
@@ -114,6 +114,6 @@ def _block(name: str, lines: Iterable[str]) -> Iterator[str]:
     yield "}"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """A text in quotes; protobuf reads JSON's escapes of ASCII, and UTF-8 as it stands."""
     return json.dumps(text, ensure_ascii=False)

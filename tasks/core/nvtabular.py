@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 
 @dataclass(frozen=True)
-class Difference:
+class ApiDifference:
     """One row of the table: how a thing is written there and here, as Markdown, and what differs.
 
     `names` are those that do not exist here, each with what to write: `Owner(parameter=)`, `Owner(parameter='value')`,
@@ -26,7 +26,7 @@ class Difference:
 
 AUTOMATIC = "leave it out: large vocabularies are split by hash, and spill when they must"
 DIFFERENCES = (
-    Difference(
+    ApiDifference(
         "`nvt.Dataset(path, engine=, part_size=)`",
         "`Dataset(path, format=, partition_size=)`",
         "`engine` is pandas or cudf here; nothing is read before it is needed",
@@ -41,7 +41,7 @@ DIFFERENCES = (
             "Dataset(base_dataset=)": "leave it out: a Dataset inspects its files once, on first use",
         },
     ),
-    Difference(
+    ApiDifference(
         "`part_mem_fraction=`",
         "the same",
         (
@@ -49,17 +49,17 @@ DIFFERENCES = (
             "(there `part_size` takes precedence)"
         ),
     ),
-    Difference(
+    ApiDifference(
         "`nvt.Dataset(ddf)` of a Dask or dask_cudf frame",
         "`Dataset(ddf)`, also `fit(ddf)` and `transform(ddf)`",
         "its partitions stay on the workers, and each pass computes them anew and compares them",
     ),
-    Difference(
+    ApiDifference(
         "`.persist()` of a frame",
         "`Dataset.persist()`, `Transformed.persist()`",
         "what is in memory has the same rows, row numbers and folds",
     ),
-    Difference(
+    ApiDifference(
         "`LocalCUDACluster(..)`, `Client(cluster)`",
         "the same, or a job with `kind: cuda`",
         (
@@ -67,7 +67,7 @@ DIFFERENCES = (
             "of their own, results of GPUs go through the host, and a warning says so"
         ),
     ),
-    Difference(
+    ApiDifference(
         "`dataset.to_ddf()`, `.to_iter()`, `.head()`",
         "the same",
         "divisions of work are known; one partition per partition",
@@ -87,12 +87,12 @@ DIFFERENCES = (
             "Dataset.to_npy": "to_dask_array().compute()",
         },
     ),
-    Difference(
+    ApiDifference(
         "`dataset.shuffle_by_keys(keys)`",
         "`Dataset.shuffle_by_keys(keys, sort_by)`, `source.keys`",
         "sorted too; needed by DifferenceLag, Rolling, Lag, History and Groupby, which say so",
     ),
-    Difference(
+    ApiDifference(
         "`nvt.Workflow(nodes, client=)`",
         "the same",
         (
@@ -125,7 +125,7 @@ DIFFERENCES = (
             "Node.output_columns": "Workflow(node).output_schema_of(schema)",
         },
     ),
-    Difference(
+    ApiDifference(
         "`workflow.fit`, `.transform`, `.fit_transform`",
         "the same",
         "all statistics of a phase in one pass; equal bits for any partitioning",
@@ -145,7 +145,7 @@ DIFFERENCES = (
             "Workflow.get_subworkflow": "select(names)",
         },
     ),
-    Difference(
+    ApiDifference(
         "`workflow.get_ddf()`",
         "`.transform(..).to_ddf()`",
         "`.to_dask_array()` and `svd(..)` as well",
@@ -153,12 +153,12 @@ DIFFERENCES = (
             "Workflow.get_ddf": "transform(dataset).to_ddf()",
         },
     ),
-    Difference(
+    ApiDifference(
         "`.transform(...).to_parquet(out, ...)`",
         "the same, or a job",
         "published atomically, with a manifest and checksums; a job also resumes where it stopped",
     ),
-    Difference(
+    ApiDifference(
         "`shuffle=PER_PARTITION`, `PER_WORKER`, `FULL`",
         '`shuffle="partition"`, `"worker"`, `"full"`',
         "`full` is over all rows, `seed=` gives the same files on any number of workers; `key` is new",
@@ -173,7 +173,7 @@ DIFFERENCES = (
             "nvt.io": 'rowmill.Dataset, and to_parquet(path, shuffle="full")',
         },
     ),
-    Difference(
+    ApiDifference(
         "`out_files_per_proc`, `output_files`",
         "`files_per_worker`, `files`, `rows_per_file`",
         "files by number are equal to one row; by `rows_per_file` all are full but the last",
@@ -191,7 +191,7 @@ DIFFERENCES = (
             "to_parquet(dtypes=)": "the type as a step: >> ops.Lambda(expression=\"cast(_, 'float32')\")",
         },
     ),
-    Difference(
+    ApiDifference(
         "`cats=`, `conts=`, `labels=`",
         "tags in the schema, `label` of a job",
         (
@@ -220,7 +220,7 @@ DIFFERENCES = (
             "Tags.REGRESSION": 'the text "regression"',
         },
     ),
-    Difference(
+    ApiDifference(
         "`workflow.save`, `Workflow.load`",
         "the same",
         "JSON and Parquet instead of pickle: readable, movable, loadable on the other engine",
@@ -229,12 +229,12 @@ DIFFERENCES = (
             "Workflow.load_stats": "Workflow.load(path)",
         },
     ),
-    Difference(
+    ApiDifference(
         "`workflow.remove_inputs`",
         "the same",
         "",
     ),
-    Difference(
+    ApiDifference(
         "`get_embedding_sizes(workflow)`",
         "`workflow.embeddings()`, `rowmill inspect --embeddings`",
         "",
@@ -243,7 +243,7 @@ DIFFERENCES = (
             "nvt.get_embedding_sizes": "workflow.embeddings()",
         },
     ),
-    Difference(
+    ApiDifference(
         "Categorify",
         "Categorify",
         (
@@ -251,7 +251,7 @@ DIFFERENCES = (
             "all-null columns too; `freq_threshold`, then `max_size`; `inverse`"
         ),
     ),
-    Difference(
+    ApiDifference(
         '`Categorify(encode_type="joint")`, `"combo"`',
         '`[["a", "b"]] >> Categorify()`, `Categorify(combo=True)`',
         "a nested list is a group",
@@ -262,7 +262,7 @@ DIFFERENCES = (
             "Categorify(single_table=)": 'a nested list, which shares one table: [["a", "b"]] >> Categorify()',
         },
     ),
-    Difference(
+    ApiDifference(
         "`cat_cache`, `on_host`, `tree_width`, `out_path`, `search_sorted`",
         "",
         "not needed: large vocabularies are split by hash",
@@ -277,7 +277,7 @@ DIFFERENCES = (
             "Operator(search_sorted=)": AUTOMATIC,
         },
     ),
-    Difference(
+    ApiDifference(
         "Normalize",
         "Normalize",
         "Chan's moments: right at offsets of 1e9; constant columns give 0",
@@ -285,7 +285,7 @@ DIFFERENCES = (
             "Normalize(out_dtype=)": 'dtype="float32" or "float64"',
         },
     ),
-    Difference(
+    ApiDifference(
         "NormalizeMinMax",
         "NormalizeMinMax",
         "a constant column gives 0 (there 0.5); not clamped",
@@ -294,7 +294,7 @@ DIFFERENCES = (
             "nvt.ops.MinMax": "NormalizeMinMax",
         },
     ),
-    Difference(
+    ApiDifference(
         "FillMissing, `add_binary_cols`",
         "the same",
         "imputes elements of lists too; the type stays",
@@ -303,7 +303,7 @@ DIFFERENCES = (
             "nvt.ops.ZeroFill": "FillMissing(0)",
         },
     ),
-    Difference(
+    ApiDifference(
         "FillMedian",
         "FillMedian",
         "imputes the exact median of all data, whatever the partitioning",
@@ -311,7 +311,7 @@ DIFFERENCES = (
             "nvt.ops.Median": "FillMedian",
         },
     ),
-    Difference(
+    ApiDifference(
         "Clip, LogOp, Rename, AddTags, AddMetadata",
         "the same",
         "LogOp (log-transform): below -1 is null",
@@ -326,17 +326,17 @@ DIFFERENCES = (
             "nvt.ops.TagAsUserFeatures": 'AddTags(["user"])',
         },
     ),
-    Difference(
+    ApiDifference(
         "Bucketize",
         "Bucketize; QuantileBucketize learns its boundaries",
         "null stays null",
     ),
-    Difference(
+    ApiDifference(
         "HashBucket, HashedCross",
         "the same",
         "the hashing trick, with one MurmurHash3 for CPU, GPU and every version; null has a bucket",
     ),
-    Difference(
+    ApiDifference(
         "TargetEncoding",
         "TargetEncoding",
         (
@@ -349,12 +349,12 @@ DIFFERENCES = (
             "TargetEncoding(name_sep=)": "a step after it: >> ops.Rename(..)",
         },
     ),
-    Difference(
+    ApiDifference(
         "JoinGroupby",
         "JoinGroupby",
         "statistics by group, joined back: counts are of values that are not null; `var`; composite keys",
     ),
-    Difference(
+    ApiDifference(
         "JoinExternal",
         "JoinExternal",
         (
@@ -374,7 +374,7 @@ DIFFERENCES = (
             ),
         },
     ),
-    Difference(
+    ApiDifference(
         "Groupby",
         "Groupby",
         (
@@ -382,12 +382,12 @@ DIFFERENCES = (
             "together, by `source.keys`"
         ),
     ),
-    Difference(
+    ApiDifference(
         "DifferenceLag",
         "DifferenceLag; Rolling is new",
         "correct across partition borders, by `source.keys`",
     ),
-    Difference(
+    ApiDifference(
         "LambdaOp",
         "Lambda",
         "a function, by import path so that it can be saved, or an expression; a lambda works in memory",
@@ -401,22 +401,22 @@ DIFFERENCES = (
             "Filter(f=)": "function=, or expression=",
         },
     ),
-    Difference(
+    ApiDifference(
         "ListSlice",
         "ListSlice",
         "`pad` fills up to end - start",
     ),
-    Difference(
+    ApiDifference(
         "Filter, Dropna",
         "the same",
         "keep rows of the whole table, not of one branch; an expression or a function by import path",
     ),
-    Difference(
+    ApiDifference(
         "DropLowCardinality, ReduceDtypeSize, ValueCount",
         "the same",
         "the schema says before fitting what will be settled by it",
     ),
-    Difference(
+    ApiDifference(
         "DataStats",
         "DataStats",
         "exact counts and moments; sketches with stated errors",
@@ -426,7 +426,7 @@ DIFFERENCES = (
             "nvt.ops.GroupbyStatistics": "JoinGroupby",
         },
     ),
-    Difference(
+    ApiDifference(
         "ColumnSimilarity",
         "ColumnSimilarity",
         (
@@ -439,7 +439,7 @@ DIFFERENCES = (
             "ColumnSimilarity(on_device=)": "leave it out: the engine of the Dataset decides",
         },
     ),
-    Difference(
+    ApiDifference(
         "own classes of `Operator`, `StatOperator`",
         "a subclass of `Operator` or `Learned`, by import path in `op:`",
         "`observe`, `merge`, `finalize`; no Dask inside an operator",
@@ -448,7 +448,7 @@ DIFFERENCES = (
             "nvt.ops.BaseOperator": "Operator",
         },
     ),
-    Difference(
+    ApiDifference(
         "`Loader`, `TorchAsyncItr` (Merlin's dataloader)",
         '`Rows(path, batch_size=, device="cuda")`, `loader(..)`',
         (
@@ -462,7 +462,7 @@ DIFFERENCES = (
             "nvt.inference": "Workflow.load(path).transform(frame)",
         },
     ),
-    Difference(
+    ApiDifference(
         "Triton ensembles",
         "`Workflow.load(..).transform(frame)`",
         "in process",

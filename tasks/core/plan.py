@@ -365,7 +365,7 @@ EXPLODED = "exploded"
 RETYPED = "retyped"  # in a plan's options: by column, the type that it has here, where that of a fit is narrower
 
 
-def stored_names(plan: Plan, names: Iterable[str]) -> list[str]:
+def find_root_columns(plan: Plan, names: Iterable[str]) -> list[str]:
     """The columns of the files in which these columns are: a field of a struct is in the column of the struct."""
     own = {*plan.schema}.difference(plan.options.get(FIELDS, ()))
     return list(dict.fromkeys(name if name in own else plan.schema.root(name) or name for name in names))

@@ -18,7 +18,7 @@ USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 QUERY = re.compile(r"(\w+://[^\s?'\"]+?)(\?[^\s'\"]+|#[^\s'\"]*=[^\s'\"]*)")  # a fragment may hold a token, too
 
 
-def redacted(value: object, name: str = "") -> Any:
+def redact(value: object, name: str = "") -> Any:
     """The value with `(not shown)` for entries named like secrets; URLs lose user names and queries (signatures).
 
     >>> redacted({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
@@ -27,9 +27,9 @@ def redacted(value: object, name: str = "") -> Any:
     if isinstance(value, Mapping):
         if name == "storage_options":
             return HIDDEN
-        return {key: redacted(inner, str(key)) for key, inner in value.items()}
+        return {key: redact(inner, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [redacted(inner, name) for inner in value]
+        return [redact(inner, name) for inner in value]
     if isinstance(value, str):
         return HIDDEN if NAMED.search(name) and value else plain_url(value)
     return value
@@ -46,4 +46,4 @@ def plain_url(text: str) -> str:
 
 def job_text(job: JsonObject) -> str:
     """The job as YAML without its secrets."""
-    return yaml.safe_dump(redacted(job), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(redact(job), sort_keys=False, allow_unicode=True, width=100)

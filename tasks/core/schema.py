@@ -24,7 +24,7 @@ from tasks.core.dtypes import (
     schema_advice,
 )
 from tasks.core.nvtabular import KnownFromNVTabular, of_attribute
-from tasks.core.strict_json import JsonObject, decoded, encoded
+from tasks.core.strict_json import JsonObject, decode_floats, encode_floats
 from tasks.errors import DataError, JobError, near
 
 
@@ -94,12 +94,12 @@ class Column:
     def to_json(self) -> JsonObject:
         """The column as in manifests: {name, dtype, tags, and each property}; infinities as {"float": "inf"}."""
         named = {"name": self.name, "dtype": dtype_name(self.dtype), "tags": sorted(self.tags)}
-        return named | encoded(self.properties)
+        return named | encode_floats(self.properties)
 
     @staticmethod
     def from_json(data: JsonObject) -> Column:
         """The column that `to_json` wrote."""
-        properties = {k: decoded(v) for k, v in data.items() if k not in ("name", "dtype", "tags")}
+        properties = {k: decode_floats(v) for k, v in data.items() if k not in ("name", "dtype", "tags")}
         return Column(data["name"], plain_type(parse_dtype(data["dtype"])), frozenset(data.get("tags", ())), properties)
 
 
@@ -262,7 +262,7 @@ def check_kinds(fitted: Schema, applied: Schema, needed: Iterable[str], own_type
 DESCRIPTION = "rowmill"  # the key under which Parquet and Arrow files say what their columns are
 
 
-def described(schema: Schema) -> dict[str, str]:
+def make_file_metadata(schema: Schema) -> dict[str, str]:
     """The key-value metadata of a file about its columns beyond their types: tags, cardinality, embedding size.
 
     >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
@@ -277,18 +277,18 @@ def embeddings_of(schema: Schema) -> dict[str, dict[str, int]]:
     return {name: {"rows": size["rows"], "dimension": size["dimension"]} for name, size in sizes.items() if size}
 
 
-def written_type(dtype: pa.DataType) -> pa.DataType:
+def to_output_type(dtype: pa.DataType) -> pa.DataType:
     """The type in which outputs hold a type's values: Parquet has no times of whole seconds, they become milliseconds.
 
-    >>> written_type(pa.list_(pa.timestamp("s", "UTC"))), written_type(pa.time32("s"))
+    >>> to_output_type(pa.list_(pa.timestamp("s", "UTC"))), to_output_type(pa.time32("s"))
     (ListType(list<item: timestamp[ms, tz=UTC]>), Time32Type(time32[ms]))
     """
     if is_list(dtype):
-        return pa.list_(written_type(dtype.value_type))
+        return pa.list_(to_output_type(dtype.value_type))
     if pa.types.is_struct(dtype):
-        return pa.struct([(f.name, written_type(f.type)) for f in dtype])
+        return pa.struct([(f.name, to_output_type(f.type)) for f in dtype])
     if pa.types.is_map(dtype):
-        return pa.map_(written_type(dtype.key_type), written_type(dtype.item_type))
+        return pa.map_(to_output_type(dtype.key_type), to_output_type(dtype.item_type))
     if pa.types.is_timestamp(dtype) and dtype.unit == "s":
         return pa.timestamp("ms", dtype.tz)
     return pa.time32("ms") if dtype == pa.time32("s") else dtype

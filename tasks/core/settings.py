@@ -550,13 +550,13 @@ class Output(Section):
 def collector(schemes: tuple[str, ...]) -> BeforeValidator:
     """Return a validator of addresses of a collector: URLs of these schemes, and files (`file:path`)."""
 
-    def checked(address: str | None) -> str | None:
+    def check_address(address: str | None) -> str | None:
         scheme, colon, rest = (address or "").partition("://")
         if colon and (scheme not in schemes or not rest):  # the rest may be a secret
             raise ValueError(f"{scheme}:// is not for a collector: write {schemes[0]}://host:port or file:path")
         return some_path(address)
 
-    return BeforeValidator(checked)
+    return BeforeValidator(check_address)
 
 
 def collector_file(address: str) -> str | None:
@@ -735,7 +735,7 @@ class Checks(Section):
         return check
 
 
-def checked(section: type[S], values: JsonObject, where: str, known_as: str = "") -> S:
+def make_section(section: type[S], values: JsonObject, where: str, known_as: str = "") -> S:
     """The section made of plain values; what pydantic refuses becomes one JobError with near names.
 
     `known_as` is what takes these values in NVTabular, whose names are refused with what to write here.

@@ -13,7 +13,7 @@ from tasks.core.schema import Schema
 from tasks.core.settings import Output
 
 
-def stored(schema: Schema, output: Output) -> Schema:
+def to_stored_schema(schema: Schema, output: Output) -> Schema:
     """The columns as readers of the files find them: ORC has times in nanoseconds, in UTC or of no zone, and bytes of
     any length. Columns that name folders are in no file."""
     if output.format != "orc":

@@ -18,7 +18,7 @@ def amount(nbytes: float) -> str:
     >>> amount(1_234_567), amount(0)
     ('1.2 MB', '0 B')
     """
-    number, unit = _scaled(nbytes, DECIMAL)
+    number, unit = _scale_to_unit(nbytes, DECIMAL)
     return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
 
 
@@ -28,7 +28,7 @@ def least_amount(nbytes: float) -> str:
     >>> least_amount(444_960_000), least_amount(445_000_000), least_amount(1_000_000_001)
     ('445.0 MB', '445.0 MB', '1.1 GB')
     """
-    return _rounded(nbytes, math.ceil)
+    return _format_bytes(nbytes, math.ceil)
 
 
 def most_amount(nbytes: float) -> str:
@@ -37,12 +37,12 @@ def most_amount(nbytes: float) -> str:
     >>> most_amount(1_290_000), most_amount(999)
     ('1.2 MB', '999 B')
     """
-    return _rounded(nbytes, math.floor)
+    return _format_bytes(nbytes, math.floor)
 
 
-def _rounded(nbytes: float, to_whole: Callable[[float], int]) -> str:
+def _format_bytes(nbytes: float, to_whole: Callable[[float], int]) -> str:
     """Bytes as text, with one decimal that `to_whole` decides."""
-    number, unit = _scaled(nbytes, DECIMAL)
+    number, unit = _scale_to_unit(nbytes, DECIMAL)
     if unit == "B":
         return f"{to_whole(number):,} B"
     tenths = to_whole(10 * nbytes / dict(DECIMAL)[unit])  # 10 * number would be above 11 for 1.1
@@ -55,7 +55,7 @@ def exact_amount(nbytes: float) -> str:
     >>> [exact_amount(nbytes) for nbytes in (0, 5e8, 2.5e9)]
     ['0', '500 MB', '2.5 GB']
     """
-    number, unit = _scaled(nbytes, DECIMAL)
+    number, unit = _scale_to_unit(nbytes, DECIMAL)
     return f"{number:g}" if unit == "B" else f"{number:g} {unit}"
 
 
@@ -65,11 +65,11 @@ def binary_amount(nbytes: float) -> str:
     >>> binary_amount(2**24), binary_amount(100), binary_amount(1e20)
     ('16 MiB', '100 bytes', '1.0e+20 bytes')
     """
-    number, unit = _scaled(nbytes, BINARY)
+    number, unit = _scale_to_unit(nbytes, BINARY)
     return f"{number:,.4g} {unit}" if nbytes < 10_000 * 2**30 else f"{nbytes:.1e} bytes"
 
 
-def _scaled(nbytes: float, units: Sequence[tuple[str, float]]) -> tuple[float, str]:
+def _scale_to_unit(nbytes: float, units: Sequence[tuple[str, float]]) -> tuple[float, str]:
     """The number in the largest of the units of which there is one at least."""
     unit, size = next(((unit, size) for unit, size in units if nbytes >= size), units[-1])
     return nbytes / size, unit
@@ -103,7 +103,7 @@ def nanoseconds(text: str) -> int:
     return 1000 * whole + int(finer[:3].ljust(3, "0"))
 
 
-def counted(text: str, unit: str) -> int | float:
+def to_epoch_units(text: str, unit: str) -> int | float:
     """A time in ISO 8601 as a number of units since 1970: whole where it is whole, else the least float that is not
     before it.
 

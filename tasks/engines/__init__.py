@@ -80,9 +80,9 @@ _places = Places(allocatable)
 
 
 @contextmanager
-def _place(nbytes: int, **options: Any) -> Iterator[None]:
+def _take_gpu_place(nbytes: int, **options: Any) -> Iterator[None]:
     """Take a place on the GPU. If the work fails, keep the place until the GPU has finished what was submitted."""
-    with _places.taken(nbytes, **options):
+    with _places.take_place(nbytes, **options):
         try:
             yield
         except BaseException:
@@ -97,7 +97,7 @@ def computing(name: str, nbytes: int) -> Iterator[None]:
     if name != "cudf":
         yield
         return
-    with _place(COPIES_ON_GPU * nbytes):
+    with _take_gpu_place(COPIES_ON_GPU * nbytes):
         yield
 
 
@@ -121,5 +121,5 @@ def writing(name: str, nbytes: int, alone: bool) -> Iterator[None]:
         yield
         return
     share = 2 * WORK_SHARE_OF_GPU if alone else WORK_SHARE_OF_GPU
-    with _place(int(COPIES_WRITTEN * nbytes), computing=False, share=share):
+    with _take_gpu_place(int(COPIES_WRITTEN * nbytes), computing=False, share=share):
         yield

@@ -50,7 +50,7 @@ class Places:
         self._computing = self._bytes = 0
 
     @contextmanager
-    def taken(self, nbytes: int, computing: bool = True, share: float = WORK_SHARE_OF_GPU) -> Iterator[None]:
+    def take_place(self, nbytes: int, computing: bool = True, share: float = WORK_SHARE_OF_GPU) -> Iterator[None]:
         """Wait for a place for work that needs `nbytes` bytes. Work that needs more than the limit runs alone.
 
         `computing`: the work holds the interpreter's lock much of the time and counts against `places`. `share` is the

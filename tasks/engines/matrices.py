@@ -60,7 +60,7 @@ class Matrices:
         engines.synchronize()
         return matrix
 
-    def stacked(self, blocks: Sequence[Any], rows: Sequence[int], width: int) -> Any:
+    def stack_blocks(self, blocks: Sequence[Any], rows: Sequence[int], width: int) -> Any:
         """The Dask array of matrices of so many rows and of `width` columns, one delayed matrix below the other."""
         import dask.array as da
 

@@ -20,9 +20,19 @@ import numpy as np
 from tasks.core.contract import Contract
 from tasks.core.settings import OF_STEPS, Check, Checks
 from tasks.core.strict_json import JsonObject
-from tasks.gate.contract_values import percent, shown
+from tasks.gate.contract_values import format_limit, percent
 from tasks.gate.distances import Array, in_cells, jensen_shannon, quantile_cells
-from tasks.gate.distributions import Cells, Moved, References, cells_of, listed, moved, newcomers, references, vanished
+from tasks.gate.distributions import (
+    Cells,
+    Moved,
+    References,
+    cells_of,
+    find_vanished_values,
+    has_all_values,
+    measure_move,
+    newcomers,
+    references,
+)
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import (
     ROWS_CHANCE,
@@ -32,7 +42,7 @@ from tasks.gate.expected_range import (
     WeekdayCalendar,
     calendar,
     change_text,
-    expected_rows,
+    expect_rows,
     limit,
     predict,
     rows_text,
@@ -60,7 +70,7 @@ TWICE_CELLS = 64  # counts that must all be even
 
 
 @dataclass
-class NightChecks:
+class BatchChecks:
     """Tonight's profile beside the good nights before."""
 
     profile: Profile
@@ -117,7 +127,7 @@ class NightChecks:
         set_by_user = self.check(check).threshold
         return learned if set_by_user is None else set_by_user
 
-    def wanted(self, check: str, column: str) -> bool:
+    def is_column_of_check(self, check: str, column: str) -> bool:
         columns = self.check(check).columns
         return columns is None or any(name in columns for name in column.split(", "))
 
@@ -133,7 +143,7 @@ class NightChecks:
             self.designs[places] = calendar([self.past[place].day for place in places], self.day)
         return self.designs[places]
 
-    def compared(self, nights: int, design: WeekdayCalendar) -> str:
+    def describe_comparison(self, nights: int, design: WeekdayCalendar) -> str:
         """What a figure is compared with, in words."""
         if nights == 1:
             return f"{self.past[-1].version} had"
@@ -176,10 +186,8 @@ class NightChecks:
                 continue
             fewest = min(round(column.distinct) for column in past)
             if fewest >= 2:
-                value = now.top[0][0] if now.top else now.minimum
-                text = (
-                    f"{name}: all {now.values:,} values are {shown(value)!r}, the good nights had at least {fewest:,}"
-                )
+                only = format_limit(now.top[0][0] if now.top else now.minimum)
+                text = f"{name}: all {now.values:,} values are {only!r}, the good nights had at least {fewest:,}"
                 yield Finding(name, "constant", 1, fewest, 1.0, 0.0, level, f"{text} different ones")
 
     def columns_before(self, name: str) -> tuple[tuple[int, ...], list[ColumnProfile]]:
@@ -234,7 +242,7 @@ class NightChecks:
         early = len(places) < self.settings.nights
         if key.check == "rows":
             days, versions = zip(*((self.past[n].day, self.past[n].version) for n in places), strict=True)
-            return expected_rows(list(past), days, versions, self.day, near, design, early)
+            return expect_rows(list(past), days, versions, self.day, near, design, early)
         if early and key.check in DRIFTING and len(places) > 1:  # a counter goes on by steps of any size
             return Expected(near, 2 * float(np.abs(np.diff(past)).max()))
         if early and key.check == "distinct":  # fewer rows have fewer values
@@ -264,14 +272,20 @@ class NightChecks:
         level = self.level(key.check, len(places))
         if level is None or not figure > threshold or (key.check == "repeated" and now <= expected):
             return None
-        if key.check == "quantiles" and set_by_user is None and not self.passed(key, column, scale.back(expected)):
+        if (
+            key.check == "quantiles"
+            and set_by_user is None
+            and not self.is_quantile_shift(key, column, scale.back(expected))
+        ):
             return None
         self.more_rows |= key.check == "rows" and now > expected
         kind = family(column) if column else ""
         texts = value_texts(key, value, scale.back(expected), kind)
         text = _sentence(key, self.title(key), texts, figure, threshold, now > expected, kind)
-        text = text.replace("{compared}", before.compared or self.compared(len(places), design))
-        return Finding(self.title(key), key.check, _plain(value), _plain(last), figure, threshold, level, text)
+        text = text.replace("{compared}", before.compared or self.describe_comparison(len(places), design))
+        return Finding(
+            self.title(key), key.check, _to_plain_number(value), _to_plain_number(last), figure, threshold, level, text
+        )
 
     def _limit_changes(
         self, key: Key, scale: Scale, before: Expected, reach: float, places: tuple[int, ...], design: WeekdayCalendar
@@ -306,7 +320,7 @@ class NightChecks:
             return now.in_bins, before.in_bins
         return (now.rows, before.rows) if key.check == "nulls" else (now.values, before.values)
 
-    def passed(self, key: Key, column: ColumnProfile | None, expected: float) -> bool:
+    def is_quantile_shift(self, key: Key, column: ColumnProfile | None, expected: float) -> bool:
         """Whether a quantile has moved for many rows: its expected value is one of another share of the rows, by more
         than 5 points and the noise. A quantile between two frequent values jumps though almost nothing has changed."""
         if column is None or not column.bins:
@@ -342,7 +356,7 @@ class NightChecks:
                     if finding is not None:
                         yield finding
                         spread.append(name)
-        yield from self.swapped(list(dict.fromkeys(spread)))
+        yield from self.check_swapped_columns(list(dict.fromkeys(spread)))
 
     def distance(
         self, name: str, check: str, cells: Cells, near: References, places: tuple[int, ...]
@@ -351,14 +365,14 @@ class NightChecks:
         if level is None:
             return None
         design = self.design(places)
-        move = moved(check, cells, near, self.chance, self.z, self.settings.nights)
+        move = measure_move(check, cells, near, self.chance, self.z, self.settings.nights)
         if not move.early:
             self.propose(check, name, move.threshold)
         set_by_user = self.check(check).threshold
         move = move if set_by_user is None else replace(move, threshold=set_by_user)
         if not move.figure > move.threshold:
             return None
-        text = _moved_text(name, move).replace("{compared}", self.compared(len(places), design))
+        text = _describe_move(name, move).replace("{compared}", self.describe_comparison(len(places), design))
         return Finding(name, check, move.now, move.before, move.figure, move.threshold, level, text)
 
     def drifts(self, name: str, places: tuple[int, ...]) -> bool:
@@ -371,7 +385,7 @@ class NightChecks:
         middle = float(np.median(deviations))
         return middle > 0 and bool(abs(np.median(np.diff(means))) > DRIFT * middle)
 
-    def swapped(self, spread: Sequence[str]) -> Iterator[Finding]:
+    def check_swapped_columns(self, spread: Sequence[str]) -> Iterator[Finding]:
         """Pairs of columns of which each is nearer to the other's past than to its own."""
         level = self.level("swapped", len(self.past))
         if level is None:
@@ -419,7 +433,7 @@ class NightChecks:
             share = seen.share
             strangers = seen.values
             few = NEW_ROWS / max(now.values, 1)
-            floor = NEW_FLOOR if all(listed(column) for column in (*past, now)) else NEW_OF_MANY
+            floor = NEW_FLOOR if all(has_all_values(column) for column in (*past, now)) else NEW_OF_MANY
             learned = max(floor, 3 * seen.largest_before, few)
             threshold = self.effective_threshold("new_values", name, len(past), learned)
             if not share > threshold:
@@ -432,16 +446,16 @@ class NightChecks:
             now_values = [value for value, _ in strangers[:5]]
             yield Finding(name, "new_values", now_values, None, share, threshold, level, text)
 
-    def vanished_values(self) -> Iterator[Finding]:
+    def check_vanished_values(self) -> Iterator[Finding]:
         """Values that every night before had, and tonight has not: the mirror of `new_values`."""
         for name in self.names:
             places, past = self.columns_before(name)
             now = self.profile.columns[name]
             level = self.level("vanished_values", len(past))
-            gone = vanished(past, now) if level and not self.drifts(name, places) else None
+            gone = find_vanished_values(past, now) if level and not self.drifts(name, places) else None
             if gone is None or level is None:
                 continue
-            floor = GONE_FLOOR if all(listed(column) for column in (*past, now)) else GONE_OF_MANY
+            floor = GONE_FLOOR if all(has_all_values(column) for column in (*past, now)) else GONE_OF_MANY
             learned = max(floor, 3 * gone.largest_before)
             threshold = self.effective_threshold("vanished_values", name, len(past), learned)
             if not gone.share > threshold:
@@ -584,7 +598,7 @@ def _errors_of(chance: float) -> float:
     return -NormalDist().inv_cdf(chance / 2)
 
 
-def _plain(value: float) -> int | float:
+def _to_plain_number(value: float) -> int | float:
     return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(value)
 
 
@@ -655,6 +669,6 @@ NAMES = {
 }
 
 
-def _moved_text(name: str, move: Moved) -> str:
+def _describe_move(name: str, move: Moved) -> str:
     words = NAMES[move.check].format(move.figure)
     return f"{name}: {words}, threshold {move.threshold:.3g}) from what {{compared}}; most at {move.most}"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import rows_listed
-from tasks.gate.contract_values import shown
+from tasks.gate.contract_values import format_limit
 from tasks.gate.distances import jensen_shannon, psi, shares
 from tasks.gate.distributions import cells_of
 from tasks.gate.figures import SHARES, family, figures_of, value_texts
@@ -74,7 +74,7 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """What differs between two outputs; tables have a row for each column, figures as texts."""
 
     before: Side
@@ -88,7 +88,7 @@ class Difference:
     notes: Sequence[str]
 
 
-def difference(before: Side, now: Side) -> Difference:
+def difference(before: Side, now: Side) -> OutputDifference:
     """Everything that differs, columns in the order of their distance, those that moved most first."""
     notes = []
     distributions = []
@@ -108,10 +108,10 @@ def difference(before: Side, now: Side) -> Difference:
         for side, other in ((before.profile, now.profile), (now.profile, before.profile)):
             where = before.name if side is before.profile else now.name
             notes += [f"{name} was read for {where} only" for name in sorted({*side.columns} - {*other.columns})]
-    return Difference(
+    return OutputDifference(
         before,
         now,
-        _rows(before, now),
+        _compare_row_counts(before, now),
         _schema(before.schema, now.schema),
         _vocabularies(before, now),
         statistics,
@@ -131,7 +131,7 @@ def _change(before: float, now: float) -> str:
     return f"{100 * (now / before - 1):+.3g} %" if before else "new"
 
 
-def _rows(before: Side, now: Side) -> list[Cells]:
+def _compare_row_counts(before: Side, now: Side) -> list[Cells]:
     names = [
         name
         for name in ("in", "other_splits", "dropped", "added", "out")
@@ -238,11 +238,11 @@ def _of_column(name: str, before: Profile, now: Profile) -> list[Cells]:
         both_known = one.is_distinct_known and other.is_distinct_known
         lines.append((name, "distinct", _distinct(one), _distinct(other), _change(*counts) if both_known else ""))
     if one.std != other.std and one.std is not None and other.std is not None and math.isfinite(one.std + other.std):
-        texts = [shown(float(f"{column.std:.9g}")) for column in (one, other)]
+        texts = [format_limit(float(f"{column.std:.9g}")) for column in (one, other)]
         lines.append((name, "standard deviation", *texts, _change(one.std, other.std)))
     for what, low, high in (("least", one.minimum, other.minimum), ("largest", one.maximum, other.maximum)):
         if isinstance(low, str) and isinstance(high, str) and low != high and family(other) == "text":
-            lines.append((name, what, _cut(low), _cut(high), ""))
+            lines.append((name, what, _shorten_text(low), _shorten_text(high), ""))
     return lines
 
 
@@ -265,7 +265,7 @@ def _distinct(column: ColumnProfile) -> str:
     return f"{known}{round(column.distinct):,}"
 
 
-def _cut(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= 40 else text[:38] + ".."
 
 

@@ -10,7 +10,7 @@ from tasks.errors import near
 from tasks.gate.verdict import Finding, Level
 from tasks.profile.output_profile import ColumnProfile, Profile
 
-MOST_VALUES = 50  # of a column whose domain `proposed` writes
+MOST_VALUES = 50  # of a column whose domain `propose_contract` writes
 
 
 class CheckedValues(NamedTuple):
@@ -57,7 +57,8 @@ def _range(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Findin
             text = f"{column.name}: the contract's limit {limit!r} cannot be compared with values such as {value!r}"
         elif order < 0 if end == "least" else order > 0:
             word = "below" if end == "least" else "above"
-            text = f"{column.name}: the {end} value is {shown(value)}, {word} the contract's limit {shown(limit)}"
+            known = format_limit(limit)
+            text = f"{column.name}: the {end} value is {format_limit(value)}, {word} the contract's limit {known}"
         else:
             continue
         distance = abs(value - limit) if not isinstance(value, str) and not isinstance(limit, str) else 1.0
@@ -110,7 +111,7 @@ def percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 10 else f"{100 * share:.3g} %"
 
 
-def shown(value: str | float | None) -> str:
+def format_limit(value: str | float | None) -> str:
     """A value as short text, numbers with separators."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
@@ -122,7 +123,7 @@ def shown(value: str | float | None) -> str:
 # a first contract
 
 
-def proposed(profile: Profile, source: str) -> str:
+def propose_contract(profile: Profile, source: str) -> str:
     """A contract as YAML with comments, as a night's profile suggests it: a place to begin, to be read by a person."""
     lines = [
         f"# A contract, proposed by `rowmill contract` from {profile.rows:,} rows of {source}.",
@@ -134,20 +135,22 @@ def proposed(profile: Profile, source: str) -> str:
         "columns:" + ("" if profile.types else " {}"),
     ]
     for name, dtype in sorted(profile.types.items()):
-        lines.append(f"  {quoted(name)}:")
+        lines.append(f"  {quote_yaml(name)}:")
         column = profile.columns.get(name)
         if column is None:
-            lines.append(f"    type: {quoted(dtype)}  # the job does not read this column: a change is only reported")
+            lines.append(
+                f"    type: {quote_yaml(dtype)}  # the job does not read this column: a change is only reported"
+            )
             lines += ["    missing: evolve", "    retyped: evolve"]
             continue
-        lines.append(f"    type: {quoted(column.type)}")
+        lines.append(f"    type: {quote_yaml(column.type)}")
         share = column.nulls / column.rows if column.rows else 0.0
-        lines.append(f"    nulls: {_allowed(share):g}  # {percent(share)} were null")
+        lines.append(f"    nulls: {_suggest_null_limit(share):g}  # {percent(share)} were null")
         lines += [f"    {line}" for line in _limits(column)]
     return "\n".join(lines) + "\n"
 
 
-def _allowed(share: float) -> float:
+def _suggest_null_limit(share: float) -> float:
     """Twice the share of nulls and one point more, with two digits; 0 stays 0, 1 is the most."""
     return min(1.0, float(f"{2 * share + 0.01:.2g}")) if share else 0.0
 
@@ -156,7 +159,7 @@ def _limits(column: ColumnProfile) -> list[str]:
     """The domain of a column with few values, the range of another one, or what was seen, as a comment."""
     few = column.top_exact and len(column.top) >= round(column.distinct) and 0 < len(column.top) <= MOST_VALUES
     if few and column.top:
-        return [f"values: [{', '.join(quoted(value) for value, _ in column.top)}]"]
+        return [f"values: [{', '.join(quote_yaml(value) for value, _ in column.top)}]"]
     low = column.minimum
     high = column.maximum
     distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
@@ -166,12 +169,12 @@ def _limits(column: ColumnProfile) -> list[str]:
     if column.infinite or not math.isfinite(high - low):
         return seen
     if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
-        return [f"# {distinct}, {shown(low)} .. {shown(high)}: ids grow, so no range is proposed"]
-    ends = f"[{_rounded(low, False)}, {_rounded(high, True)}]"
-    return [f"range: {ends}  # {distinct}, {shown(low)} .. {shown(high)}"]
+        return [f"# {distinct}, {format_limit(low)} .. {format_limit(high)}: ids grow, so no range is proposed"]
+    ends = f"[{_round_outward(low, False)}, {_round_outward(high, True)}]"
+    return [f"range: {ends}  # {distinct}, {format_limit(low)} .. {format_limit(high)}"]
 
 
-def _rounded(value: float, up: bool) -> str:
+def _round_outward(value: float, up: bool) -> str:
     """A round number beyond an extreme: 0 where it has no sign on that side, else twice its size to one digit.
 
     YAML reads a number with an exponent as text unless it has a point.
@@ -187,7 +190,7 @@ def _rounded(value: float, up: bool) -> str:
     return text if "." in text else text.replace("e", ".0e")
 
 
-def quoted(value: object) -> str:
+def quote_yaml(value: object) -> str:
     """A value as YAML in one line.
 
     >>> quoted("a"), quoted("no"), quoted(True), quoted("1:2"), quoted(7)

@@ -12,7 +12,7 @@ from datetime import date
 
 from tasks.core.contract import Contract
 from tasks.core.settings import Checks
-from tasks.gate.checks import NightChecks
+from tasks.gate.checks import BatchChecks
 from tasks.gate.contract_values import check_values
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import WINDOW
@@ -32,7 +32,7 @@ def judge(
     day: date | None = None,
 ) -> Verdict:
     """The verdict on a night of the day `day`. `history` are the good versions, newest first."""
-    night = NightChecks(profile, list(history), settings, day)
+    night = BatchChecks(profile, list(history), settings, day)
     findings: list[Finding] = []
     notes: list[str] = []
     if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
@@ -44,10 +44,10 @@ def judge(
     findings += night.figures()
     findings += night.distributions()
     findings += night.new_values()
-    findings += night.vanished_values()
+    findings += night.check_vanished_values()
     findings += night.associations([one for one in findings if one.check == "swapped"])
     findings += night.duplicates(findings)
-    chosen = [one for one in findings if night.wanted(one.check, one.column)]
+    chosen = [one for one in findings if night.is_column_of_check(one.check, one.column)]
     chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
     notes += night.notes
     proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}

@@ -14,7 +14,7 @@ from tasks.engines.hashing import murmur3
 from tasks.gate.contract_values import percent
 from tasks.gate.distances import DISTANCES, Array, Distance, in_cells, noise, quantile_cells, shares
 from tasks.gate.expected_range import TREND, WeekdayCalendar, limit, predict
-from tasks.gate.figures import family, shown
+from tasks.gate.figures import family, format_limit
 from tasks.profile.output_profile import BUCKETS, TOP, ColumnProfile, bin_edges
 
 MOST_NAMES = 400  # values that are cells of their own
@@ -52,7 +52,7 @@ class Cells:
         return Cells(self.part, past, self.now.reshape(-1, FOLDED).sum(axis=0), labels)
 
 
-def listed(column: ColumnProfile) -> bool:
+def has_all_values(column: ColumnProfile) -> bool:
     """Whether a profile names every value of a column."""
     return column.top_exact and len(column.top) >= round(column.distinct)
 
@@ -65,7 +65,7 @@ def cells_of(past: Sequence[ColumnProfile], now: ColumnProfile) -> list[Cells]:
     named = all(column.top_exact for column in every)
     if named and (values := _by_name(past, now)) is not None:
         ways.append(values)
-    whole = named and all(listed(column) for column in every)
+    whole = named and all(has_all_values(column) for column in every)
     if all(column.buckets for column in every) and (not ways or not whole):
         counts = np.array([column.buckets for column in every], np.float64)
         ways.append(Cells("buckets", counts[:-1], counts[-1], _bucket_names(past[-1], now)))
@@ -107,7 +107,7 @@ def _bucket_names(before: ColumnProfile, now: ColumnProfile) -> list[str]:
 
 
 def _labels(ends: Array) -> list[str]:
-    edges = [shown(float(f"{bin_edges(int(end))[1]:.3g}")) for end in ends]
+    edges = [format_limit(float(f"{bin_edges(int(end))[1]:.3g}")) for end in ends]
     if not edges:
         return ["all values"]
     between = [f"{low} .. {high}" for low, high in pairwise(edges)]
@@ -151,7 +151,7 @@ def references(cells: Cells, design: WeekdayCalendar) -> References:
     return References([*near, expected], np.clip(predicted.left_out, 0.0, None) ** 2)
 
 
-def moved(name: str, cells: Cells, known: References, chance: float, z: float, nights: int) -> Moved:
+def measure_move(name: str, cells: Cells, known: References, chance: float, z: float, nights: int) -> Moved:
     """One distance of tonight's distribution from the nearest of its references.
 
     The threshold: what is passed by chance by the distances of the nights before, each measured in the same way (its
@@ -216,7 +216,7 @@ def newcomers(past: Sequence[ColumnProfile], now: ColumnProfile) -> Newcomers | 
         if night >= 2:
             largest = max(largest, sum(n for _, n in strangers(column)) / max(column.values, 1))
         known |= {(type(value).__name__, value): night for value, _ in column.top}
-        if not listed(column) and len(column.top) >= TOP:
+        if not has_all_values(column) and len(column.top) >= TOP:
             fewest = max(fewest, 2 * column.top[-1][1])
             least = max(least, 2 * column.top[-1][1] / max(column.values, 1))
     new = strangers(now)
@@ -232,7 +232,7 @@ class Vanished(NamedTuple):
     largest_before: float
 
 
-def vanished(past: Sequence[ColumnProfile], now: ColumnProfile) -> Vanished | None:
+def find_vanished_values(past: Sequence[ColumnProfile], now: ColumnProfile) -> Vanished | None:
     """The values that are gone tonight; None unless every value was counted, on enough nights.
 
     Of a column with more values than a profile names, a value counts as gone if it is not named, though it would be
@@ -244,7 +244,9 @@ def vanished(past: Sequence[ColumnProfile], now: ColumnProfile) -> Vanished | No
 
     def missing(column: ColumnProfile) -> list[tuple[Any, float]]:
         named = {(type(value).__name__, value) for value, _ in column.top}
-        unnamed = 0 if listed(column) else 2 * column.top[-1][1]  # a value that is not named may have half as many
+        unnamed = (
+            0 if has_all_values(column) else 2 * column.top[-1][1]
+        )  # a value that is not named may have half as many
         fewest = max(EXPECTED_ROWS, unnamed) / max(column.values, 1)
         gone = [(key[1], share) for key, share in least.items() if key not in named and share > fewest]
         return sorted(gone, key=lambda one: -one[1])

@@ -16,7 +16,7 @@ from tasks.storage import own_files
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import MANIFEST, SPLITS
 
-MOST_NIGHTS = 60
+MOST_VERSIONS = 60
 DISCARDED = "_discarded.json"  # marks a version that was taken back: it is not a good version
 
 
@@ -39,14 +39,16 @@ class Past:
         return figures_of(self.profile)
 
 
-class PastNights(NamedTuple):
+class PastVersions(NamedTuple):
     """What a night is compared with, newest first, and a sentence on each version that is left out."""
 
     nights: list[Past]
     notes: list[str]
 
 
-def good_versions(output: Path, most: int = MOST_NIGHTS, split: str = "", without: Sequence[str] = ()) -> PastNights:
+def good_versions(
+    output: Path, most: int = MOST_VERSIONS, split: str = "", without: Sequence[str] = ()
+) -> PastVersions:
     """The good versions of an output.
 
     Good: published, not marked as discarded, with a profile that can be read. An output without versions counts as
@@ -73,7 +75,7 @@ def good_versions(output: Path, most: int = MOST_NIGHTS, split: str = "", withou
             notes.append(f"{folder.name} is left out: it has no {PROFILE}")
             continue
         past.append(Past(folder.name, _day(read_json(inner / MANIFEST)), profile))
-    return PastNights(past, notes)
+    return PastVersions(past, notes)
 
 
 def versions_of(output: Path) -> list[Path]:

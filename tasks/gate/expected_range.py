@@ -145,7 +145,7 @@ class Expected:
     compared: str = ""
 
 
-def expected_rows(
+def expect_rows(
     rows: Sequence[float],
     days: Sequence[date | None],
     versions: Sequence[str],

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.core.settings import OF_STEPS
 from tasks.core.units import HOUR
-from tasks.gate.contract_values import percent, shown
+from tasks.gate.contract_values import format_limit, percent
 from tasks.profile.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -61,7 +61,7 @@ def figures_of(profile: Profile) -> dict[Key, float]:
         if column.mean is not None and math.isfinite(column.mean) and kind in ("number", "moment", "time"):
             figures[Key("mean", name)] = column.mean * hours_of(column) if kind == "moment" else column.mean
         for part, end in (("least", column.minimum), ("largest", column.maximum)):
-            number = _number(end, kind)
+            number = _to_number(end, kind)
             if number is not None:
                 figures[Key("extremes", name, part)] = number
         if kind == "number" and column.bins:
@@ -81,7 +81,7 @@ def hours_of(column: ColumnProfile) -> float:
     return 24.0 if "date" in column.type else 1 / HOUR
 
 
-def _number(value: str | float | None, kind: str) -> float | None:
+def _to_number(value: str | float | None, kind: str) -> float | None:
     if value is None or kind not in ("number", "moment"):
         return None
     if not isinstance(value, str):
@@ -232,7 +232,7 @@ def value_texts(key: Key, now: float, expected: float, kind: str) -> tuple[str, 
     texts = ("", "")
     is_whole = key.check == "extremes" and float(now).is_integer() and float(expected).is_integer()
     for digits in range(16 if is_whole else 4, 17):
-        texts = shown(float(f"{now:.{digits}g}")), shown(float(f"{expected:.{digits}g}"))
+        texts = format_limit(float(f"{now:.{digits}g}")), format_limit(float(f"{expected:.{digits}g}"))
         if texts[0] != texts[1]:
             break
     return texts

@@ -75,7 +75,7 @@ def with_files(
         if search.searched < search.files:
             counts = f"{search.searched:,} of {search.files:,}"
             notes.append(f"{name}: only {counts} files were searched for where its change begins")
-    findings = tuple(_begun(one, [*map(shown, wrong.get(place, []))]) for place, one in enumerate(verdict.findings))
+    findings = tuple(_add_files(one, [*map(shown, wrong.get(place, []))]) for place, one in enumerate(verdict.findings))
     return replace(verdict, findings=findings, notes=(*verdict.notes, *notes))
 
 
@@ -108,7 +108,7 @@ def files_where(
         span += sum(piece.stop - piece.start for piece in of_file)
         if place and span > MOST_SPAN:
             return FilesWhere(wrong, place, len(files))
-        sketch, values = _read(plan, of_file, column, filter)
+        sketch, values = _sketch_column(plan, of_file, column, filter)
         if not sketch.rows:
             continue
         profile = column_profile(column, plan.schema[column].dtype, sketch, values)
@@ -120,7 +120,7 @@ def files_where(
     return FilesWhere(wrong, len(files), len(files))
 
 
-def _begun(finding: Finding, files: list[str]) -> Finding:
+def _add_files(finding: Finding, files: list[str]) -> Finding:
     """The finding with its files, and a sentence that names the first of them."""
     if not files:
         return finding
@@ -162,7 +162,7 @@ def _test(finding: Finding, name: str, night: Profile, last: Profile | None, con
 
 def _figure_test(finding: Finding, night: ColumnProfile) -> Test | None:
     """Whether a figure of a file is on the far side of the middle between the last good version and the night."""
-    figures = _figures(night)
+    figures = _compute_figures(night)
     key = next((key for key, value in figures.items() if key.check == finding.check and value == finding.now), None)
     if key is None or finding.now == finding.before:
         return None
@@ -170,13 +170,13 @@ def _figure_test(finding: Finding, night: ColumnProfile) -> Test | None:
     upwards = finding.now > finding.before
 
     def test(column: ColumnProfile) -> bool:
-        value = _figures(column).get(key)
+        value = _compute_figures(column).get(key)
         return value is not None and (value > middle if upwards else value < middle)
 
     return test
 
 
-def _figures(column: ColumnProfile) -> dict[Any, float]:
+def _compute_figures(column: ColumnProfile) -> dict[Any, float]:
     return figures_of(Profile(column.rows, {column.name: column}))
 
 
@@ -195,14 +195,14 @@ def _distance_test(before: ColumnProfile, night: ColumnProfile) -> Test:
     return test
 
 
-def _read(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> tuple[Sketch, pa.ChunkedArray]:
+def _sketch_column(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> tuple[Sketch, pa.ChunkedArray]:
     """The sketch and the values of the column over the rows of these pieces."""
     engine = engines.engine("pandas")
     condition = parse(filter) if filter else None
     names = list(dict.fromkeys([column, *(condition.columns if condition else ())]))
     sketches = []
     values = []
-    for number, run in enumerate(_runs(pieces)):
+    for number, run in enumerate(_chunk_pieces(pieces)):
         frame = engine.from_arrow(read_pieces(plan, run, names))
         if condition:
             frame = engine.take({column: frame[column]}, true_rows(condition, frame))
@@ -211,7 +211,7 @@ def _read(plan: Plan, pieces: list[Piece], column: str, filter: str | None) -> t
     return column_sketch.merge(sketches), pa.chunked_array(values)
 
 
-def _runs(pieces: list[Piece]) -> list[list[Piece]]:
+def _chunk_pieces(pieces: list[Piece]) -> list[list[Piece]]:
     """The pieces in runs of about `MOST_ROWS` rows (of text files, bytes)."""
     runs: list[list[Piece]] = [[]]
     size = 0

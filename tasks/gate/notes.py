@@ -14,7 +14,7 @@ from tasks.gate.question import FORMAT, Answered, GateStage, Question
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.profile.output_profile import Profile
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import Form, Number, dumped, parsed
+from tasks.storage.documents import Form, Number, dump_document, parse_document
 from tasks.storage.own_files import GATE
 
 NOTE = "gate.json"  # in the staging folder
@@ -65,7 +65,7 @@ class GateNote:
         return replace(self, stopped=True)
 
     def to_json(self) -> JsonObject:
-        data = {name: value for name, value in dumped(self).items() if name != "stopped"}
+        data = {name: value for name, value in dump_document(self).items() if name != "stopped"}
         return {"format": FORMAT, "gate": self.gate, **data}
 
 
@@ -78,22 +78,22 @@ class _StoredNote(Form):
     accepted: tuple[Accepted, ...] = ()
 
 
-def _read(path: Path) -> GateNote | None:
+def _read_note_file(path: Path) -> GateNote | None:
     data = read_json(path)
     if data is None:
         return None
-    stored = parsed(_StoredNote, data, path)
+    stored = parse_document(_StoredNote, data, path)
     return GateNote(stored.verdicts, stored.accepted, stored.gate == "stop")
 
 
 def read_note(folder: Path) -> GateNote:
     """The note in a staging folder; an empty one without it. A DataError if the file is damaged."""
-    return _read(folder / NOTE) or GateNote()
+    return _read_note_file(folder / NOTE) or GateNote()
 
 
 def read_gate(folder: Path) -> GateNote | None:
     """The note in an output; None without one. A DataError if the file is damaged."""
-    return _read(folder / GATE)
+    return _read_note_file(folder / GATE)
 
 
 def write_note(folder: Path, note: GateNote) -> None:

@@ -18,7 +18,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
-from tasks.storage.documents import Moment, Number, damaged, dumped, parsed
+from tasks.storage.documents import Moment, Number, dump_document, make_damage_error, parse_document
 from tasks.storage.own_files import ASKS
 from tasks.storage.staging import Staging, is_work_of
 
@@ -75,7 +75,7 @@ class Question:
         return self.answer is None and not self.is_expired
 
     @property
-    def night(self) -> str:
+    def batch_text(self) -> str:
         """Whose work it is about, in a few words: `the night 2026-11-22 of /data/out`."""
         return f"the night {self.date} of {self.output}" if self.date else f"a run to {self.output}"
 
@@ -106,15 +106,15 @@ def read_question(folder: Path) -> Question | None:
     data = read_json(path)
     if data is None and not path.exists():
         return None
-    question = parsed(Question, data, path)
+    question = parse_document(Question, data, path)
     if not is_work_of(folder, Path(question.output)):
-        raise damaged(path, "output", f"{question.output} has its work in another folder")
+        raise make_damage_error(path, "output", f"{question.output} has its work in another folder")
     return question
 
 
 def write_question(folder: Path, question: Question) -> None:
     """Put a question into a staging folder, in the place of an earlier one."""
-    write_json(folder / QUESTION, dumped(question))
+    write_json(folder / QUESTION, dump_document(question))
 
 
 def ask(staging: Staging, question: Question) -> None:
@@ -130,7 +130,7 @@ def end_question(staging: Staging) -> None:
     (staging.folder / QUESTION).unlink(missing_ok=True)
 
 
-def answered(folder: Path, answer: Answer, who: str) -> Question:
+def answer_question(folder: Path, answer: Answer, who: str) -> Question:
     """Answer the question in a staging folder; the first answer counts.
 
     The same answer again gives the question as it was answered first. A JobError where there is no question, where its
@@ -165,7 +165,7 @@ def already(question: Question) -> JobError:
     """The error for a second answer that is not the first."""
     first = question.answer
     assert first is not None
-    what = f"the question about {question.night} is already answered: {first.answer}"
+    what = f"the question about {question.batch_text} is already answered: {first.answer}"
     do = "the first answer counts; run that night again if it is to be published"
     if first.answer == "publish":
         out = question.output
@@ -176,7 +176,7 @@ def already(question: Question) -> JobError:
 
 def too_late(question: Question) -> JobError:
     """The error for an answer after `run.ask_timeout`."""
-    what = f"the question about {question.night} was open until {question.until}: its run was stopped"
+    what = f"the question about {question.batch_text} was open until {question.until}: its run was stopped"
     return JobError(
         what,
         where=question.output,
@@ -223,7 +223,7 @@ def refuse_open(staging: Staging) -> None:
 def waiting(question: Question) -> OpenQuestionError:
     """The error for whoever would work where a question is open."""
     return OpenQuestionError(
-        f"{question.night} waits for an answer, and nothing else may touch its work",
+        f"{question.batch_text} waits for an answer, and nothing else may touch its work",
         where=question.output,
         why=f"the gate asked at {question.asked_at}: {'; '.join(question.findings)}",
         do=f"answer it before {question.until}: {question.commands}; or set run.lock to wait",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tasks.core.markdown import escaped, markdown_table
+from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.core.strict_json import JsonObject
 from tasks.gate.notes import GateNote
 from tasks.gate.question import GateStage
@@ -25,10 +25,10 @@ def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
         {
             "column": one.column,
             "check": one.check,
-            "yesterday": shown(one.before),
-            "today": shown(one.now),
-            "figure": shown(one.figure),
-            "threshold": shown(one.threshold),
+            "yesterday": format_figure(one.before),
+            "today": format_figure(one.now),
+            "figure": format_figure(one.figure),
+            "threshold": format_figure(one.threshold),
             "then": one.level,
             "begins in": ", ".join(one.files),
         }
@@ -51,21 +51,21 @@ def verdict_markdown(
     compared = ", ".join(verdict.compared_with) or "nothing: there is no good version yet"
     parts = [f"### The gate after {stage}: {verdict.verdict}", f"Compared with {compared}."]
     if findings:
-        lines = (f"- **{one.level}**: {escaped(one.text)}" for one in findings[:ROWS])
+        lines = (f"- **{one.level}**: {escape_markdown(one.text)}" for one in findings[:ROWS])
         parts += ["\n".join(lines), markdown_table(verdict_rows(findings))]
-    parts += [f"{escaped(line)}." for line in accepted_lines(note)]
+    parts += [f"{escape_markdown(line)}." for line in list_acceptances(note)]
     if profile is not None and draw is not None:
         names = list(dict.fromkeys(one.column for one in findings if one.column in profile.columns))
         for name in names[:PLOTS]:
             picture = draw(profile.columns[name], before.columns.get(name) if before else None)
             if picture:
-                parts.append(f"![{escaped(name)}]({picture})")
+                parts.append(f"![{escape_markdown(name)}]({picture})")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
 
 
-def accepted_lines(note: GateNote) -> list[str]:
+def list_acceptances(note: GateNote) -> list[str]:
     """Who accepted which findings, and when."""
     return [
         f"{entry.who} published by hand at {entry.when}: "
@@ -74,7 +74,7 @@ def accepted_lines(note: GateNote) -> list[str]:
     ]
 
 
-def shown(value: object) -> str:
+def format_figure(value: object) -> str:
     """A figure in few digits; "" for none.
 
     >>> [shown(value) for value in (0.123456, 1234567, None, "a", 2.0)]

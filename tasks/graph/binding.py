@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from tasks.core.schema import Column, Schema, Tags, check_names, written_type
+from tasks.core.schema import Column, Schema, Tags, check_names, to_output_type
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
@@ -70,7 +70,7 @@ class Bound:
     def output(self) -> Schema:
         """The output columns, in the types in which files hold them."""
         last = self.schemas[len(self.nodes) - 1]
-        return Schema((replace(c, dtype=written_type(c.dtype)) for c in last.columns), fields=False)
+        return Schema((replace(c, dtype=to_output_type(c.dtype)) for c in last.columns), fields=False)
 
     @cached_property
     def finer(self) -> dict[str, pa.DataType]:
@@ -135,7 +135,7 @@ class Bound:
             if isinstance(entry, Tags):
                 entries += [n for p in (parents or [SOURCE]) for n in self.schemas[p].with_tag(entry.value)]
             else:
-                entries += self._named(entry, (SOURCE, *parents) if node.name or not parents else parents)
+                entries += self._expand_pattern(entry, (SOURCE, *parents) if node.name or not parents else parents)
         gone = frozenset(n for p in parents for n in self.gone[p] if not any(n in self.schemas[q] for q in parents))
         entries = [e for e in entries if not gone & set([e] if isinstance(e, str) else e)]
         self.gone[i] = gone
@@ -155,7 +155,7 @@ class Bound:
         self.selections[i] = tuple(entries)
         self.schemas[i] = Schema(columns.values(), fields=False)
 
-    def _named(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
+    def _expand_pattern(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
         """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns that it matches, in the order of the places.
 
         An entry that is itself the name of a column is not a pattern. A pattern that matches nothing stays as it is.
@@ -211,7 +211,7 @@ class Bound:
                 inputs[name] = self._extra_column(i, p, name) or self._missing(name, op)
             learned_from = {name: self._extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
             fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
-            known = Schema(_renamed(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
+            known = Schema(_rename_column(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
             outputs = _make_outputs(op, unit, known, self.fitted.get(key))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
@@ -485,5 +485,5 @@ def _make_outputs(op: Operator, unit: Unit, known: Schema, fitted: FittedValues 
         raise JobError(what, why=error.what, do="give its type where the column is made: columns_out") from None
 
 
-def _renamed(column: Column, name: str) -> Column:
+def _rename_column(column: Column, name: str) -> Column:
     return column if column.name == name else Column(name, column.dtype, column.tags, column.properties)

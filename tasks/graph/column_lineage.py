@@ -48,7 +48,7 @@ class ColumnLineage:
         """The columns that decide which rows the output has, by filters and groups of the graph."""
         filters = self.bound.filters_for(self.bound.targets)
         groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
-        return _united(
+        return _merge_origins(
             self._behind(
                 (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
                 for step in (*filters, *groups)
@@ -70,7 +70,7 @@ class ColumnLineage:
             origins = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
             if isinstance(step.op, JoinExternal) and name not in step.unit:
                 origins += [ColumnOrigin(name, file, nodes=(step.node,)) for file in step.op.files]
-            self._known[place, name] = _united(origins)
+            self._known[place, name] = _merge_origins(origins)
         return self._known[place, name]
 
     def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[ColumnOrigin]:
@@ -105,7 +105,7 @@ def _deciding(op: Operator) -> tuple[str, ...]:
     return op.extra_columns(fitting=False)
 
 
-def _united(origins: Iterable[ColumnOrigin]) -> list[ColumnOrigin]:
+def _merge_origins(origins: Iterable[ColumnOrigin]) -> list[ColumnOrigin]:
     """Each origin once, with the nodes of all ways from it."""
     nodes: dict[ColumnOrigin, set[int]] = {}
     for origin in origins:

@@ -21,7 +21,7 @@ from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.state import State
 from tasks.ops.base import Array, Columns, Context, Series
 from tasks.ops.user_code import users_code
-from tasks.storage.files_being_read import RAN, noted
+from tasks.storage.files_being_read import RAN, note_activity
 
 
 class Evaluation:
@@ -80,13 +80,13 @@ class Evaluation:
         columns = {name: self.column(*place) for name, place in places.items()}
         return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
 
-    def noted(self, step: Step) -> AbstractContextManager[None]:
+    def note_users_code(self, step: Step) -> AbstractContextManager[None]:
         """A note while code of a user runs: it may end the process."""
         called = users_code(step.op)
         if called is None or self.notes is None:
             return nullcontext()
         options, rows = self.notes
-        return noted(options, f"{RAN}{called} ({titled(step)}) on {rows}")
+        return note_activity(options, f"{RAN}{called} ({describe_step(step)}) on {rows}")
 
     def place(self, step: Step) -> str:
         """The partition in words, for messages; where code of a user runs, with its files."""
@@ -95,21 +95,21 @@ class Evaluation:
     def _run(self, step: Step) -> None:
         engine = self.context.engine
         inputs = self.inputs(step, self.context.training)
-        fitted = self.state.prepared(step.key, step.op, engine)
+        fitted = self.state.prepare_step(step.key, step.op, engine)
         try:
             if step.op.groups_rows:
                 before = self.contexts[step.within]
-                with self.noted(step):
+                with self.note_users_code(step):
                     out, after = step.op.regroup(inputs, step.unit, before)
                 self.contexts[step.space] = _with_own(after, before, step)
             else:
                 context = self._counting(self.contexts[step.space])
-                with self.noted(step):
+                with self.note_users_code(step):
                     out = step.op.apply(inputs, step.unit, fitted, context)
                 self._note(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
-            raise explained(error, step, self.place(step)) from error
+            raise explain_error(error, step, self.place(step)) from error
         for column in step.outputs:
             if column.name not in out:
                 raise DataError(
@@ -134,7 +134,7 @@ class Evaluation:
         """Remember the casts that failed in a step; one that is made again, of the rows that filters keep, counts
         once."""
         for text, rows in context.failed.items():
-            key = titled(step), text
+            key = describe_step(step), text
             self.failed[key] = max(rows, self.failed.get(key, 0))
         if context.met:
             self.met[step.key] = dict(context.met)
@@ -147,11 +147,11 @@ class Evaluation:
             try:
                 inputs = self.inputs(step, fitting=False)
                 context = self._counting(self.contexts[step.within])
-                with self.noted(step):
+                with self.note_users_code(step):
                     mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note(step, context)
             except Exception as error:
-                raise explained(error, step, self.place(step)) from error
+                raise explain_error(error, step, self.place(step)) from error
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
@@ -177,7 +177,7 @@ class Evaluation:
         rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
         self.computed |= engine.take(rows, places)
 
-    def filtered(self, filters: Sequence[Step] | None = None) -> Evaluation:
+    def apply_filters(self, filters: Sequence[Step] | None = None) -> Evaluation:
         """Go on with the rows that the graph's filters keep: all of them, or `filters`."""
         for together in self.bound.filter_rounds(self.bound.filters if filters is None else filters):
             places = self.rows_kept(together)
@@ -233,16 +233,16 @@ def _with_own(after: Context, before: Context, step: Step) -> Context:
     return after
 
 
-def titled(step: Step) -> str:
+def describe_step(step: Step) -> str:
     """A step as messages call it: its operator and its columns."""
     return f"{type(step.op).__name__} of {'+'.join(step.unit)!r}"
 
 
-def explained(error: Exception, step: Step, where: str) -> Exception:
+def explain_error(error: Exception, step: Step, where: str) -> Exception:
     """The error with operator, column and partition named; out-of-memory stays what it is."""
     if is_out_of_memory(error):
         return error
-    title = titled(step)
+    title = describe_step(step)
     if isinstance(error, RowmillError):
         return type(error)(
             error.what, where=error.where or ", ".join(p for p in (title, where) if p), why=error.why, do=error.do

@@ -23,7 +23,7 @@ def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
     return [{"entry": entry, "expression": text, "rows": rows} for (entry, text), rows in ordered]
 
 
-def added(several: Iterable[Sequence[Record]]) -> list[Record]:
+def sum_records(several: Iterable[Sequence[Record]]) -> list[Record]:
     """The sum of the records of parts of the rows: the records of all rows."""
     total = Counter[tuple[str, str]]()
     for records_of_part in several:

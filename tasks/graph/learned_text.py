@@ -18,12 +18,12 @@ from tasks.ops.fitted_values import FittedSteps, FittedValues
 TABLE_ROWS = 20
 
 
-def learned_steps(bound: Bound, values: FittedSteps) -> dict[str, Step]:
+def select_learned_steps(bound: Bound, values: FittedSteps) -> dict[str, Step]:
     """The steps that learned something, by key, in the order of the graph."""
     return {s.key: s for s in bound.steps.values() if isinstance(s.op, Learned) and s.key in values}
 
 
-def learned_tables(steps: Iterable[Any], values: FittedSteps) -> dict[str, list[JsonObject]]:
+def collect_report_tables(steps: Iterable[Any], values: FittedSteps) -> dict[str, list[JsonObject]]:
     """What the learned steps have to show, by title: the first rows of each."""
     tables = {}
     for step in steps:
@@ -76,10 +76,10 @@ def frequent_text(fitted: FittedValues, most: int) -> str:
     return ", ".join(shown) + (", .." if size > most else "") + of
 
 
-def fitted_text(fitted: FittedValues) -> str:
+def describe_fitted(fitted: FittedValues) -> str:
     """Learned values in a line; tables by their number of rows.
 
-    >>> fitted_text({"mean": 0.123456789, "edges": [1.0, 2.0]})
+    >>> describe_fitted({"mean": 0.123456789, "edges": [1.0, 2.0]})
     'mean 0.123457, edges [1, 2]'
     """
     return ", ".join(

@@ -11,7 +11,7 @@ from tasks.core.schema import Tags
 from tasks.core.versions import stable_json
 from tasks.errors import JobError
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.evaluation import titled
+from tasks.graph.evaluation import describe_step
 from tasks.ops.base import Learned
 
 
@@ -29,7 +29,7 @@ class Matched:
     lines: tuple[str, ...]
 
 
-def matched(base: Bound, job: Bound, version: str = "the base") -> Matched:
+def match_steps(base: Bound, job: Bound, version: str = "the base") -> Matched:
     """The steps of the job beside those of its base, both bound without what was learned.
 
     A step goes on with what a step of the base has learned if both are the same operator on the same columns, these are
@@ -39,8 +39,8 @@ def matched(base: Bound, job: Bound, version: str = "the base") -> Matched:
     """
     matching = _Matching(base, job)
     _check_ids(matching)
-    steps = learned_steps(job)
-    known = learned_steps(base)
+    steps = index_learned_steps(job)
+    known = index_learned_steps(base)
     new = {}
     retuned = {}
     for key, step in steps.items():
@@ -51,9 +51,9 @@ def matched(base: Bound, job: Bound, version: str = "the base") -> Matched:
             retuned[key] = differ
     keys = {key: old.key for key in steps if (old := matching.match(steps[key]))}
     gone = known.keys() - {*keys.values()}
-    lines = [f"{titled(steps[key])} goes on with other parameters: {how}" for key, how in retuned.items()]
-    lines += [f"{titled(steps[key])} is new: {why}" for key, why in new.items()]
-    lines += [f"{titled(step)} is dropped; {version} keeps it" for key, step in known.items() if key in gone]
+    lines = [f"{describe_step(steps[key])} goes on with other parameters: {how}" for key, how in retuned.items()]
+    lines += [f"{describe_step(steps[key])} is new: {why}" for key, why in new.items()]
+    lines += [f"{describe_step(step)} is dropped; {version} keeps it" for key, step in known.items() if key in gone]
     return Matched(keys, new, retuned, (*lines, *_columns(matching)))
 
 
@@ -65,9 +65,9 @@ class _Matching:
         self.job = job
         self.of: dict[str, Step | None] = {}  # by step of the job: that of the base
         self._lineages: dict[tuple[int, int, str, bool], str] = {}
-        self._written = {id(bound): _encoded(bound) for bound in (base, job)}
+        self._written = {id(bound): _group_outputs_by_step(bound) for bound in (base, job)}
         self._free: dict[str, list[Step]] = {}
-        for step in learned_steps(base).values():
+        for step in index_learned_steps(base).values():
             self._free.setdefault(self._signature(base, step), []).append(step)
         for place, name in sorted(job.steps):
             self.lineage(job, place, name)
@@ -192,13 +192,13 @@ def _before(step: Step, name: str) -> tuple[int, str]:
     return step.inputs[name if name in step.inputs else step.unit[0]]
 
 
-def learned_steps(bound: Bound) -> dict[str, Step]:
+def index_learned_steps(bound: Bound) -> dict[str, Step]:
     """All learned steps of a graph by their key, those that learn from their parameters alone too, in graph order."""
     steps = [*bound.learned_from_parameters, *bound.learning]
     return {step.key: step for step in sorted(steps, key=lambda s: (s.node, s.key))}
 
 
-def _encoded(bound: Bound) -> dict[str, set[str]]:
+def _group_outputs_by_step(bound: Bound) -> dict[str, set[str]]:
     """By step, the columns of the output whose values it makes."""
     written: dict[str, set[str]] = {}
     for place, name in bound.targets:

@@ -35,13 +35,13 @@ from tasks.graph.failed_casts import FailedCasts
 from tasks.graph.node import Node
 from tasks.graph.row_masks import Mask, MaskedPartition, PartitionRows, place_of
 from tasks.graph.row_rules import RowRules
-from tasks.graph.seen import Seen, sketched
+from tasks.graph.seen import Seen, sketch_source_columns
 from tasks.graph.state import State
 from tasks.ops.base import Columns, Context
 from tasks.sources.frames import frame_here
 from tasks.sources.reader import read, read_side_by_side
 from tasks.sources.row_places import row_place
-from tasks.storage.files_being_read import listed
+from tasks.storage.files_being_read import format_files
 
 _loaded: dict[tuple[str, str], State] = {}
 _loading = threading.Lock()
@@ -127,26 +127,26 @@ class Work(PickledFields):
         """The column that down-sampling makes: it is part of the schema, and of no file."""
         return self.rules.downsampling.weight if self.rules.downsampling else None
 
-    def opened(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
+    def open_partition(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
         """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
         bound = self.bound
         noted = FailedCasts()
         where = place_of(partition)
         with at(where):
-            needed = self._needed(targets)
+            needed = self._list_source_columns(targets)
             more = [name for name in self._profiled if name not in needed]
-            rows = self._load(partition, [*needed, *more], self._plain(targets), noted)
+            rows = self._load(partition, [*needed, *more], self._list_plain_columns(targets), noted)
         met = None if self.profile is None else Counter[str]()
         context = Context(
             self.kernels, rows.numbers, self.training, rows.order, met=met, origin=self._origin, own=rows.own
         )
         frame = {name: rows.columns[name] for name in needed} if more else rows.columns
         evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._notes(partition))
-        evaluation.filtered(self.filters_for(targets))
+        evaluation.apply_filters(self.filters_for(targets))
         if rows.own is not None:
             with at(where):
                 evaluation.keep_own(targets)
-            rows = rows.taken(self.kernels.xp.flatnonzero(rows.own), self._profiled, self.kernels)
+            rows = rows.take_rows(self.kernels.xp.flatnonzero(rows.own), self._profiled, self.kernels)
             context = replace(context, rows=rows.numbers, order=rows.order, own=None)
         evaluation.read = {name: rows.columns[name] for name in self._profiled}, context
         evaluation.left_out = dict(rows.left_out)
@@ -157,9 +157,9 @@ class Work(PickledFields):
         if not isinstance(self.source, Plan):
             return None
         files = dict.fromkeys(self.source.files[piece.file].path for b in partition.blocks for piece in b.pieces)
-        return self.source.options, f"{place_of(partition)} of {listed([*files])}"
+        return self.source.options, f"{place_of(partition)} of {format_files([*files])}"
 
-    def seen(
+    def profile_rows(
         self, evaluation: Evaluation, partition: Partition, known: Mapping[str, Sequence[Moments]] | None = None
     ) -> Seen:
         """What this pass sees of the partition's rows before filters of the graph; `known`: moments by block."""
@@ -168,7 +168,9 @@ class Work(PickledFields):
         starts = block_offsets(partition, context.ordered(), engine.xp)
         blocks = [block.number for block in partition.blocks]
         profiled = {name: columns[name] for name in self.profile or ()}
-        seen = Seen(len(context.rows), sketched(profiled, starts, blocks, engine, known or {}), evaluation.met)
+        seen = Seen(
+            len(context.rows), sketch_source_columns(profiled, starts, blocks, engine, known or {}), evaluation.met
+        )
         rows = (self.source if isinstance(self.source, Plan) else self.source.plan).rows
         seen.step = row_sample.step_of(rows)
         sampled = {name: columns[name] for name in (*profiled, *self.compared[: row_sample.ASSOCIATED_COLUMNS])}
@@ -186,16 +188,16 @@ class Work(PickledFields):
 
     def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that are read for the targets."""
-        return self._read_for(self._needed(targets))
+        return self._read_for(self._list_source_columns(targets))
 
-    def _needed(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+    def _list_source_columns(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns that the targets and the graph's filters are made of."""
         return self.bound.source_columns(self._with_filters(targets), self.training)
 
     def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         return [*targets, *(place for f in self.filters_for(targets) for place in f.inputs.values())]
 
-    def _plain(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+    def _list_plain_columns(self, targets: Sequence[tuple[int, str]]) -> list[str]:
         """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
         if self.engine != "pandas" or self.cache is not None:
             return []
@@ -228,7 +230,7 @@ class Work(PickledFields):
         """Read these columns of the rows that filter, unique, split and down-sampling keep."""
         masked = MaskedPartition(partition, self.source, self.schema, self.kernels, self.rules.strict, noted)
         every = masked.rows(self.read(partition, self._read_for(columns), plain), bool(self.first_row))
-        rows = masked.masked(every, self._masks, columns)
+        rows = masked.apply_masks(every, self._masks, columns)
         numbers = rows.numbers + self.kernels.xp.uint64(self.first_row) if self.first_row else rows.numbers
         return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers)
 
@@ -280,7 +282,9 @@ class Work(PickledFields):
             table = read_side_by_side(self.source, partition, taken.missing)
         elif not taken.complete:
             table = read(self.source, partition, taken.missing, plain=plain)
-        return column_cache.selected(column_cache.put(cache, partition, taken, table), columns) if cache else table
+        return (
+            column_cache.select_columns(column_cache.put(cache, partition, taken, table), columns) if cache else table
+        )
 
     def _cache_of(self, partition: Partition) -> CacheKey | None:
         """The cache of a whole partition; None for a part of one that was divided because memory is short."""

@@ -11,7 +11,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.graph.state import check_table, read_table, write_table
 from tasks.storage.atomic import read_json
-from tasks.storage.documents import damaged
+from tasks.storage.documents import make_damage_error
 from tasks.storage.own_files import FITTED, PARTIALS, tables_of
 
 FILES = "files.vocab"
@@ -48,7 +48,7 @@ def read_files(folder: Path, history: JsonObject) -> pa.Table:
         return SCHEMA.empty_table()
     table = read_table(folder, history["files"])
     if not table.schema.equals(SCHEMA):
-        raise damaged(folder / FILES, "", f"its columns are {table.schema.names}, not {SCHEMA.names}")
+        raise make_damage_error(folder / FILES, "", f"its columns are {table.schema.names}, not {SCHEMA.names}")
     return table
 
 
@@ -59,13 +59,13 @@ def check_history(folder: Path, data: JsonObject) -> None:
     if history.get("files"):
         check_table(folder, history["files"])
     if sum(batch["rows"] for batch in batches) > history.get("rows", 0):
-        raise damaged(folder / FITTED, "history.rows", "its nights have more rows")
+        raise make_damage_error(folder / FITTED, "history.rows", "its nights have more rows")
 
 
 def history_lines(folder: Path, data: JsonObject) -> list[str]:
     """The batches that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
     people."""
-    apply_bytes, refit_bytes = saved_sizes(folder)
+    apply_bytes, refit_bytes = measure_fitted_workflow(folder)
     sizes = f"saved: {amount(apply_bytes)} for applying, {amount(refit_bytes)} more for a refit"
     history = data.get("history")
     if not history or not history["nights"]:
@@ -75,10 +75,10 @@ def history_lines(folder: Path, data: JsonObject) -> list[str]:
     last = batches[-1]["day"]
     files = sum(batch["files"] for batch in batches)
     days = f"the night of {last}" if len(batches) == 1 else f"{len(batches):,} nights, {first} to {last}"
-    return [f"learned: {learned_rows(history):,} rows in {files:,} file{'s' * (files != 1)} of {days}", sizes]
+    return [f"learned: {count_learned_rows(history):,} rows in {files:,} file{'s' * (files != 1)} of {days}", sizes]
 
 
-def learned_rows(history: JsonObject) -> int:
+def count_learned_rows(history: JsonObject) -> int:
     """The rows from which all batches of a history were learned. Its `rows` are those that have a number: those of
     other splits, for instance, are among them."""
     unnoted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
@@ -102,7 +102,7 @@ def batch_rows(data: JsonObject) -> list[JsonObject]:
     ]
 
 
-def saved_sizes(folder: Path) -> tuple[int, int]:
+def measure_fitted_workflow(folder: Path) -> tuple[int, int]:
     """(bytes of what applying needs, bytes of what a refit needs besides) of a fitted workflow: state.json and its
     tables; partials.json, its tables and the table of files."""
     own = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}

@@ -36,7 +36,7 @@ class PartitionRows:
     own: Any = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
-    def taken(self, places: Array, names: Sequence[str], engine: Kernels) -> PartitionRows:
+    def take_rows(self, places: Array, names: Sequence[str], engine: Kernels) -> PartitionRows:
         """The rows at these places, with these columns."""
         columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
         order, own = (None if array is None else array.take(places) for array in (self.order, self.own))
@@ -116,7 +116,7 @@ class MaskedPartition:
             return PartitionRows(columns, numbers, numbers if renumbered else None)
         return PartitionRows(columns, self.engine.numbers(columns[ROW])[0].astype(self.engine.xp.uint64), numbers)
 
-    def masked(self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]) -> PartitionRows:
+    def apply_masks(self, rows: PartitionRows, masks: Sequence[Mask], names: Sequence[str]) -> PartitionRows:
         """Return the rows, with these columns, that stay under all rules, which are applied one after another."""
         for number, mask in enumerate(masks, 1):
             result = mask.decide(rows, self)
@@ -127,7 +127,7 @@ class MaskedPartition:
             if result.mask is not None:
                 needed = [*names, *(column for later in masks[number:] for column in later.columns)]
                 known = [name for name in dict.fromkeys(needed) if name in rows.columns]
-                rows = rows.taken(self.engine.xp.flatnonzero(result.mask), known, self.engine)
+                rows = rows.take_rows(self.engine.xp.flatnonzero(result.mask), known, self.engine)
         return rows
 
 

@@ -15,8 +15,8 @@ from tasks.core.dtypes import parse_dtype
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
 from tasks.core.settings import SplitRule
-from tasks.core.strict_json import JsonObject, decoded
-from tasks.core.units import counted
+from tasks.core.strict_json import JsonObject, decode_floats
+from tasks.core.units import to_epoch_units
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import on_host, total
 from tasks.engines.expression.syntax import Expression, parse
@@ -128,7 +128,7 @@ class Splitting(PickledFields):
         known = parse_dtype(self.cut_type)
         if known == dtype or not pa.types.is_temporal(dtype):
             return list(self.cuts)
-        return [(name, stored(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
+        return [(name, to_stored_number(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
 
     def of_numbers(self, rows: Array) -> tuple[Array, Array]:
         """(which of these rows belong to the split, which belong to it or to a split before it)."""
@@ -147,11 +147,11 @@ class Splitting(PickledFields):
         return [(name, parse(text)) for name, text in self.conditions]
 
     def decide(self, rows: PartitionRows, partition: MaskedPartition) -> MaskResult:
-        here, past, left_out = self._divided(rows, partition)
+        here, past, left_out = self._assign_rows(rows, partition)
         left_out["other_splits"] = len(rows.numbers) - total(here)
         return MaskResult(here, left_out=left_out) if past is None else MaskResult(past, here, left_out=left_out)
 
-    def _divided(self, rows: PartitionRows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
+    def _assign_rows(self, rows: PartitionRows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
         """(which rows belong to this split; with `looks_back`, which belong to it or to one before it; how many train
         has because their value is null)."""
         engine = partition.engine
@@ -212,7 +212,7 @@ class Division:
 
     @staticmethod
     def from_json(data: JsonObject) -> Division:
-        data = decoded(data)
+        data = decode_floats(data)
         sets = tuple((name, RowSet(path, digest)) for name, path, digest in data["sets"])
         return Division(sets, tuple((name, cut) for name, cut in data["cuts"]), data["figures"], data["cut_type"])
 
@@ -247,7 +247,7 @@ def moment(number: int | float, dtype: pa.DataType) -> pa.Scalar:
     return pa.scalar(int(number), pa.int32() if dtype.bit_width == 32 else pa.int64()).cast(dtype)
 
 
-def stored(time: pa.Scalar) -> int:
+def to_stored_number(time: pa.Scalar) -> int:
     """The number that a time is stored as."""
     return int(time.cast(pa.int32() if time.type.bit_width == 32 else pa.int64()).as_py())
 
@@ -260,7 +260,7 @@ def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
     """
     ends = [(name, getattr(rule, name)) for name in LATER_FIRST]
     if rule.unit:
-        ends = [(name, value and counted(value, rule.unit)) for name, value in ends]
+        ends = [(name, value and to_epoch_units(value, rule.unit)) for name, value in ends]
     return tuple((name, f"col({rule.column!r}) >= {value!r}") for name, value in ends if value is not None)
 
 

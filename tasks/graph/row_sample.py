@@ -18,7 +18,7 @@ from tasks import engines
 from tasks.core.dtypes import is_list, kind_of, leaf_type
 from tasks.core.schema import ROW
 from tasks.core.strict_json import JsonObject
-from tasks.engines.algorithms.column_sketch import hashed, integer_bits, unique
+from tasks.engines.algorithms.column_sketch import hash_bits, integer_bits, unique
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
 from tasks.engines.types import Array, Series
@@ -38,7 +38,7 @@ def step_of(rows: int) -> int:
     return max(-(-rows // ROWS), 1)
 
 
-def sampled_places(rows: Array, step: int, ascending: bool, engine: Kernels) -> Array:
+def draw_places(rows: Array, step: int, ascending: bool, engine: Kernels) -> Array:
     """The places of the drawn rows among these row numbers (uint64 of the engine), of which some may be left out."""
     xp = engine.xp
     if step == 1 or not len(rows):
@@ -78,8 +78,12 @@ def draw(sampled: JsonObject, compared: JsonObject, rows: Array, of: int, ascend
     among = max(-(-of // COMPARED), 1)
     sampled = {name: column for name, column in sampled.items() if _is_sampled(engine.dtype(column))}
     plain = {name: column for name, column in compared.items() if _is_plain(engine.dtype(column))}
-    places = sampled_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
-    chosen = _chosen_places(_widest(plain, engine), len(rows), among, engine) if plain and among > 1 else xp.arange(0)
+    places = draw_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
+    chosen = (
+        _choose_places_by_hash(_widest(plain, engine), len(rows), among, engine)
+        if plain and among > 1
+        else xp.arange(0)
+    )
     crowded = len(chosen) > CROWD * (len(rows) // among + 1_000)
     both = places if crowded else xp.concatenate([places, chosen])
     taken = engine.take({**sampled, **plain}, both)  # once, since each copy from a GPU is waited for
@@ -88,7 +92,7 @@ def draw(sampled: JsonObject, compared: JsonObject, rows: Array, of: int, ascend
     sample = None
     if sampled:
         numbers = engine.host(engine.from_numbers(rows.take(places)))
-        sample = pa.table({ROW: numbers, **{name: _coded(arrays[name][:drawn]) for name in sampled}})
+        sample = pa.table({ROW: numbers, **{name: _hash_strings(arrays[name][:drawn]) for name in sampled}})
     if crowded or (compared and not plain):
         return Drawn(sample, None)
     start = 0 if among == 1 else drawn
@@ -108,14 +112,14 @@ def _is_sampled(dtype: pa.DataType) -> bool:
     return kind in ("number", "time", "bool") or (kind == "string" and not is_list(dtype))
 
 
-def _coded(array: pa.Array) -> pa.Array:
+def _hash_strings(array: pa.Array) -> pa.Array:
     if kind_of(array.type) != "string":
         return array
     codes = (murmur3.hash_array(array.fill_null("")) % CODES).astype(np.uint16)
     return pa.array(codes, mask=array.is_null().to_numpy(zero_copy_only=False))
 
 
-def joined(samples: Iterable[pa.Table | None]) -> pa.Table | None:
+def join_samples(samples: Iterable[pa.Table | None]) -> pa.Table | None:
     """Join the samples of parts that have no row in common."""
     tables = [table for table in samples if table is not None]
     if not tables:
@@ -135,7 +139,7 @@ def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
     return one
 
 
-def packed(sample: pa.Table | None) -> str:
+def encode_sample(sample: pa.Table | None) -> str:
     """A sample as text."""
     if sample is None:
         return ""
@@ -145,8 +149,8 @@ def packed(sample: pa.Table | None) -> str:
     return base64.b64encode(sink.getvalue()).decode()
 
 
-def unpacked(text: str) -> pa.Table | None:
-    """What `packed` made."""
+def decode_sample(text: str) -> pa.Table | None:
+    """What `encode_sample` made."""
     return pa.ipc.open_stream(base64.b64decode(text)).read_all() if text else None
 
 
@@ -167,7 +171,7 @@ def _widest(columns: JsonObject, engine: Kernels) -> list[Any]:
     return sorted(columns.values(), key=rank)[:CHOOSING]
 
 
-def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> np.ndarray:
+def _choose_places_by_hash(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> np.ndarray:
     """The places of about one of `step` rows, by the hash of their values in these columns."""
     xp = engine.xp
     size = CHUNK if engine.xp is np else rows
@@ -178,7 +182,7 @@ def _chosen_places(columns: Sequence[Any], rows: int, step: int, engine: Kernels
         first, *others = (values[start : start + size] for values in bits)
         for values in others:
             first = first * xp.uint64(3) + values
-        places.append(xp.flatnonzero(hashed(first, xp) < limit) + start)
+        places.append(xp.flatnonzero(hash_bits(first, xp) < limit) + start)
     return xp.concatenate(places)
 
 
@@ -195,7 +199,7 @@ def _bits(column: Series, engine: Kernels) -> Array:
     return bits if valid is None else xp.where(valid, bits, xp.uint64(0))
 
 
-def repeated_share(hashes: np.ndarray | None) -> tuple[float | None, int]:
+def measure_repeated_share(hashes: np.ndarray | None) -> tuple[float | None, int]:
     """(the share of rows that are equal to another one, but for the first of each; how many rows were compared). The
     share is None if no rows were compared."""
     if hashes is None or not len(hashes):

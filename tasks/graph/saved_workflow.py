@@ -23,7 +23,7 @@ from tasks.graph.noted_operators import NotedForm, make_noted, note_operators
 from tasks.graph.refit_history import check_history, save_history
 from tasks.graph.state import FORMAT, State, TableForm, copy_saved, read_json
 from tasks.ops.base import Learned
-from tasks.sources.reading_rules import checked_reading, reading_lines
+from tasks.sources.reading_rules import check_reading_rules, reading_lines
 from tasks.storage.atomic import write_json
 from tasks.storage.documents import (
     DIGEST,
@@ -35,12 +35,12 @@ from tasks.storage.documents import (
     Names,
     Number,
     check_columns,
-    damaged,
-    parsed,
+    make_damage_error,
+    parse_document,
     seal,
 )
 from tasks.storage.own_files import FITTED, WORKFLOW, current
-from tasks.storage.sample_data import made_up_text
+from tasks.storage.sample_data import describe_sample_data
 
 log = logging.getLogger("rowmill")
 
@@ -161,7 +161,7 @@ def save_fitted(
     if notes.history is not None:
         data["history"] = save_history(folder, *notes.history)
     lines = [f"    {line}\n" for line in reading_lines(data["source"])]
-    lines += [f"\n**It was fitted on made-up data**: {made_up_text(made_up)}.\n"] if made_up else []
+    lines += [f"\n**It was fitted on made-up data**: {describe_sample_data(made_up)}.\n"] if made_up else []
     readme = README + (SOURCE + "".join(lines) if lines else "")
     (folder / "README.md").write_text(readme)
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
@@ -179,7 +179,7 @@ def _of_the_script(graph: Sequence[JsonObject]) -> list[str]:
     return sorted({path for path in named if isinstance(path, str) and path.startswith("__main__:")})
 
 
-def fitted_folder(path: Path) -> Path:
+def find_fitted_folder(path: Path) -> Path:
     """Where a fitted workflow is: the folder (its latest version), or the `_workflow` of an output or its `train`."""
     root = current(path)
     places = [root, root / WORKFLOW, root.parent / WORKFLOW]
@@ -191,7 +191,7 @@ def read_fitted(path: Path) -> JsonObject:
 
     Operators of users' own are not imported, and so not checked.
     """
-    folder = fitted_folder(path)
+    folder = find_fitted_folder(path)
     path = folder / FITTED
     data = read_json(path)
     if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > FORMAT:
@@ -200,12 +200,12 @@ def read_fitted(path: Path) -> JsonObject:
             where=str(folder),
             do="upgrade rowmill",
         )
-    parsed(WorkflowForm, data, path)
+    parse_document(WorkflowForm, data, path)
     check_columns(data["schema"], path, "schema")
     if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
-        raise damaged(path, "", "its content has another digest than the one that it names: it was changed")
+        raise make_damage_error(path, "", "its content has another digest than the one that it names: it was changed")
     _graph(data, path)
-    return {**data, "source": checked_reading(data.get("source"), str(folder))}
+    return {**data, "source": check_reading_rules(data.get("source"), str(folder))}
 
 
 def _graph(data: JsonObject, path: Path) -> Node:
@@ -214,18 +214,20 @@ def _graph(data: JsonObject, path: Path) -> Node:
         field = f"graph[{number}]"
         parents = node["parents"]
         if any(parent >= number for parent in parents):
-            raise damaged(path, f"{field}.parents", "a node is made of nodes before it")
+            raise make_damage_error(path, f"{field}.parents", "a node is made of nodes before it")
         if (node["kind"] in ("apply", "drop") and len(parents) != 1) or (node["kind"] == "join" and not parents):
-            raise damaged(path, f"{field}.parents", f"{node['kind']} has {len(parents)} of them")
+            raise make_damage_error(path, f"{field}.parents", f"{node['kind']} has {len(parents)} of them")
         if (node["kind"] == "apply") != ("op" in node):
-            raise damaged(path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone")
+            raise make_damage_error(
+                path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone"
+            )
         try:
             if "op" in node:
                 make_noted(node["op"], data.get("noted", {}).get(str(number)))
         except HostError:
             raise
         except Exception as error:  # parameters may be anything
-            raise damaged(path, f"{field}.op", _said(error)) from None
+            raise make_damage_error(path, f"{field}.op", _describe_error(error)) from None
     return look_at_graph(data)
 
 
@@ -235,7 +237,7 @@ def look_at_graph(data: JsonObject) -> Node:
     return graph_from_json(data["graph"], lambda number, spec: make_noted(spec, noted.get(str(number))))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return error.what if isinstance(error, RowmillError) else f"{type(error).__name__}: {error}"
 
 
@@ -258,7 +260,7 @@ def load_fitted(path: Path, heads: bool = False, look: bool = False) -> SavedWor
     vocabularies have their first values only. With `look` nothing that it names is imported, and it cannot be
     applied."""
     data = read_fitted(path)
-    folder = fitted_folder(path)
+    folder = find_fitted_folder(path)
     state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
     check_history(folder, data)
     final = look_at_graph(data) if look else graph_from_json(data["graph"])
@@ -277,7 +279,7 @@ def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None
     except (HostError, TransientError, GiveUpError):
         raise
     except Exception as error:  # what was learned may be anything
-        raise damaged(folder / FITTED, "graph", _said(error)) from None
+        raise make_damage_error(folder / FITTED, "graph", _describe_error(error)) from None
     for step in bound.learned:
         if step.key not in state.values:
-            raise damaged(folder / "state.json", "fitted", f"there is nothing of the step {step.key}")
+            raise make_damage_error(folder / "state.json", "fitted", f"there is nothing of the step {step.key}")

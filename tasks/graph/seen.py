@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.schema import ROW
-from tasks.core.strict_json import JsonObject, decoded, encoded
+from tasks.core.strict_json import JsonObject, decode_floats, encode_floats
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.moments import Moments
@@ -42,46 +42,46 @@ class Seen:
     def nbytes(self) -> int:
         return 20_000 * len(self.columns) + (self.sample.nbytes if self.sample is not None else 0)
 
-    def packed(self) -> str:
+    def to_text(self) -> str:
         """As text."""
         plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds, "step": self.step}
-        plain |= {"sample": row_sample.packed(self.sample), "columns": column_sketch.packed(self.columns)}
+        plain |= {"sample": row_sample.encode_sample(self.sample), "columns": column_sketch.pack_sketches(self.columns)}
         hashes = None if self.hashes is None else base64.b64encode(self.hashes.tobytes()).decode()
-        return json.dumps(encoded(plain | {"hashes": hashes}))
+        return json.dumps(encode_floats(plain | {"hashes": hashes}))
 
 
-def unpacked(text: str) -> Seen:
-    """What `Seen.packed` wrote; nothing seen for an empty text."""
+def parse_seen(text: str) -> Seen:
+    """What `Seen.to_text` wrote; nothing seen for an empty text."""
     if not text:
         return Seen()
-    plain = decoded(json.loads(text))
+    plain = decode_floats(json.loads(text))
     hashes = plain["hashes"] if plain["hashes"] is None else np.frombuffer(base64.b64decode(plain["hashes"]), np.uint32)
-    columns = column_sketch.unpacked(plain["columns"])
-    sample = row_sample.unpacked(plain["sample"])
+    columns = column_sketch.unpack_sketches(plain["columns"])
+    sample = row_sample.decode_sample(plain["sample"])
     seen = Seen(plain["rows"], columns, plain["met"], plain["seconds"])
     return replace(seen, sample=sample, step=plain["step"], hashes=hashes)
 
 
-def added(parts: Iterable[Seen]) -> Seen:
+def merge_seen(parts: Iterable[Seen]) -> Seen:
     """What was seen of the rows of all parts, which have no row in common."""
     several = list(parts)
     if len(several) == 1:
         return several[0]
     names = list(dict.fromkeys(name for part in several for name in part.columns))
     keys = dict.fromkeys(key for part in several for key in part.met)
-    met: Met = {key: summed(part.met[key] for part in several if key in part.met) for key in keys}
+    met: Met = {key: sum_counts(part.met[key] for part in several if key in part.met) for key in keys}
     columns = {name: column_sketch.merge([p.columns[name] for p in several if name in p.columns]) for name in names}
     seconds = sum(p.seconds for p in several)
-    left_out = summed(p.left_out for p in several)
+    left_out = sum_counts(p.left_out for p in several)
     seen = Seen(sum(p.rows for p in several), columns, met, seconds, left_out)
-    seen.sample = row_sample.joined(p.sample for p in several)
+    seen.sample = row_sample.join_samples(p.sample for p in several)
     seen.step = max((p.step for p in several), default=1)
     hashes = [p.hashes for p in several if p.hashes is not None]
     seen.hashes = np.concatenate([np.empty(0, np.uint32), *hashes]) if len(hashes) == len(several) else None
     return seen
 
 
-def summed(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def sum_counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sums of counts by name.
 
     >>> summed([{"a": 1}, {"a": 2, "b": 0}])
@@ -106,7 +106,7 @@ def together(passes: Sequence[Seen]) -> Seen:
     return whole
 
 
-def sketched(
+def sketch_source_columns(
     source: JsonObject,
     starts: Sequence[int],
     blocks: Sequence[int],
@@ -117,7 +117,7 @@ def sketched(
     return {n: engine.sketch_leaves(column, starts, blocks, known.get(n)) for n, column in source.items()}
 
 
-def counted(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:
+def find_counted_columns(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:
     """Step -> source column, for steps whose tables of distinct values are counts of a column of the source alone."""
     columns: dict[str, str] = {}
     for step in steps:

@@ -26,14 +26,14 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from tasks import engines
-from tasks.core.strict_json import JsonObject, decoded, encoded
+from tasks.core.strict_json import JsonObject, decode_floats, encode_floats
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Learned, Operator
 from tasks.ops.fitted_values import FittedSteps, FittedValues
-from tasks.sources.formats.bounds import validated
-from tasks.storage.documents import Count, Form, Names, Number, TableName, damaged, parsed
+from tasks.sources.formats.bounds import validate_table
+from tasks.storage.documents import Count, Form, Names, Number, TableName, make_damage_error, parse_document
 from tasks.storage.own_files import CHANGES, PARTIALS
 
 # 1: every table in one file; 2: no infinities, sums of floats as one number; 3: partials in state.json; 4: no rules
@@ -151,7 +151,7 @@ class State:
         steps: dict[str, JsonObject] = self.changed.get("steps", {})
         return steps
 
-    def prepared(self, key: str, op: Operator, engine: Kernels) -> object:
+    def prepare_step(self, key: str, op: Operator, engine: Kernels) -> object:
         """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
@@ -166,7 +166,7 @@ class State:
             return self._prepared[key, engine.NAME]
 
     def _prepare(self, key: str, op: Learned, engine: Kernels) -> object:
-        return _prepared(key, op, self.check_table(key), engine)
+        return _prepare_fitted(key, op, self.check_table(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
         beside = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
@@ -183,16 +183,20 @@ class State:
         """
         folder.mkdir(parents=True, exist_ok=True)
         with begun or Saving(folder) as saving:
-            fitted = _packed(self.values, "v", saving)
-            partials = _packed(self.partials, "p", saving) if keep_partials else None
-            changes = _packed(self.changes, "changes-", saving)
+            fitted = _save_tables(self.values, "v", saving)
+            partials = _save_tables(self.partials, "p", saving) if keep_partials else None
+            changes = _save_tables(self.changes, "changes-", saving)
             beside: JsonObject = {PARTIALS: None, CHANGES: None}
             if partials is not None:
-                beside[PARTIALS] = {"format": FORMAT, "rows": self.rows, "partials": encoded(_waited(partials, _noted))}
+                beside[PARTIALS] = {
+                    "format": FORMAT,
+                    "rows": self.rows,
+                    "partials": encode_floats(_await_tables(partials, _make_table_entry)),
+                }
             if self.changed:
-                steps = encoded(_waited(changes, _noted))
+                steps = encode_floats(_await_tables(changes, _make_table_entry))
                 beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
-            steps = encoded(_waited(fitted, _noted))
+            steps = encode_floats(_await_tables(fitted, _make_table_entry))
             data: JsonObject = {"format": FORMAT, "rules": self.rules, "fitted": steps}
         texts = {name: _text(content) for name, content in beside.items() if content}
         for name, content in texts.items():
@@ -213,8 +217,8 @@ class State:
         What a refit needs besides, which may be much larger than what is applied, and what the last refit changed stay
         in the folder until they are needed; they are checked then. Without `partials` they are not needed.
         """
-        data = _checked(folder, digest)
-        values = _read(folder, data["fitted"])
+        data = _read_state_file(folder, digest)
+        values = _read_values(folder, data["fitted"])
         rules = data.get("rules", 1)
         if not partials:
             return State(values, rules=rules)
@@ -225,7 +229,7 @@ class State:
     def load_heads(folder: Path) -> State:
         """The state as manifests and reports need it: of a large vocabulary they show the first values and its numbers,
         so the first file of its tables is read and no other."""
-        return State(_read(folder, _heads(folder)))
+        return State(_read_values(folder, _heads(folder)))
 
     @staticmethod
     def bytes_of_heads(folder: Path) -> int:
@@ -243,14 +247,14 @@ class State:
         refit_tables = _read_refit_tables(folder)
         if not refit_tables:
             return State.load(folder, partials=False)
-        data = _checked(folder)
+        data = _read_state_file(folder)
         fitted = data["fitted"]
         first = {
             key: {n: v for n, v in values.items() if key not in refit_tables or not _files(v)}
             for key, values in fitted.items()
         }
-        state = State(_read(folder, first), refit_tables=refit_tables, rules=data.get("rules", 1))
-        state.check_table = lambda key: _read(folder, {key: fitted[key]})[key]
+        state = State(_read_values(folder, first), refit_tables=refit_tables, rules=data.get("rules", 1))
+        state.check_table = lambda key: _read_values(folder, {key: fitted[key]})[key]
         return state
 
 
@@ -260,8 +264,8 @@ def save_refit_tables(folder: Path, tables: Mapping[str, pa.Table], digest: str)
     They are not part of the state: a copy of it does not have them.
     """
     with Saving(folder) as saving:
-        steps = _packed({key: {"of_night": table} for key, table in tables.items()}, "night-", saving)
-        content = {"state": digest, "steps": encoded(_waited(steps, _noted))}
+        steps = _save_tables({key: {"of_night": table} for key, table in tables.items()}, "night-", saving)
+        content = {"state": digest, "steps": encode_floats(_await_tables(steps, _make_table_entry))}
     _write(folder / REFIT_TABLES, _text(content).encode())
 
 
@@ -275,7 +279,7 @@ def _read_refit_tables(folder: Path) -> dict[str, pa.Table]:
         if content["state"] != _digest(folder / "state.json"):
             return {}
         _check_tables(folder / REFIT_TABLES, "steps", content["steps"])
-        return {key: values["of_night"] for key, values in _read(folder, content["steps"]).items()}
+        return {key: values["of_night"] for key, values in _read_values(folder, content["steps"]).items()}
     except (DataError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -292,17 +296,17 @@ class Saving:
         """Write the tables among what a step has learned, beside what the caller does."""
         for table in values.values():
             if isinstance(table, pa.Table):
-                self._begun[id(table)] = table, self._written(table, f"begun-{uuid.uuid4().hex}")
+                self._begun[id(table)] = table, self._submit_files(table, f"begun-{uuid.uuid4().hex}")
 
     def files(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
         """Futures of the entries of the files of a table, which get `name`."""
         if id(table) not in self._begun:
-            return self._written(table, name)
+            return self._submit_files(table, name)
         _, files = self._begun.pop(id(table))
         paths = self._paths(name, len(files))
-        return [self._threads.submit(_named, *both) for both in zip(files, paths, strict=True)]
+        return [self._threads.submit(_rename_table_file, *both) for both in zip(files, paths, strict=True)]
 
-    def _written(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
+    def _submit_files(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
         starts = range(0, max(table.num_rows, 1), PART)
         paths = self._paths(name, len(starts))
         slices = [table.slice(start, PART) for start in starts]
@@ -322,22 +326,22 @@ class Saving:
 def check_saved(folder: Path, digest: str | None = None) -> None:
     """A DataError if anything of the state in a folder is missing, damaged or of another format."""
     with _threads() as threads:
-        list(threads.map(partial(check_table, folder), _all_tables(folder, _checked(folder, digest))))
+        list(threads.map(partial(check_table, folder), _all_tables(folder, _read_state_file(folder, digest))))
 
 
 def load_changes(folder: Path) -> JsonObject:
     """What the refit that made the state of a folder changed, with its tables; {} where a fit made it."""
-    return _read_changes(folder, _checked(folder))
+    return _read_changes(folder, _read_state_file(folder))
 
 
-def saved_files(folder: Path) -> list[Path]:
+def list_state_files(folder: Path) -> list[Path]:
     """The files of the state in a folder."""
-    return [folder / name for name in _names(folder, _checked(folder))]
+    return [folder / name for name in _list_state_file_names(folder, _read_state_file(folder))]
 
 
 def copy_saved(origin: Path, folder: Path) -> str:
     """The state of a folder in another one too, as it is; its digest. Where it is possible both share the files."""
-    names = _names(origin, _checked(origin))
+    names = _list_state_file_names(origin, _read_state_file(origin))
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
@@ -348,7 +352,7 @@ def copy_saved(origin: Path, folder: Path) -> str:
     return _digest(folder / "state.json")
 
 
-def _names(folder: Path, data: JsonObject) -> list[str]:
+def _list_state_file_names(folder: Path, data: JsonObject) -> list[str]:
     """The names of all files of a state."""
     beside = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
     return ["state.json", *beside, *(entry["table"] for entry in _all_tables(folder, data))]
@@ -360,7 +364,7 @@ def _all_tables(folder: Path, data: JsonObject) -> list[JsonObject]:
     return [entry for content in (data, *beside) for entry in _tables(content)]
 
 
-def _checked(folder: Path, digest: str | None = None) -> JsonObject:
+def _read_state_file(folder: Path, digest: str | None = None) -> JsonObject:
     """The content of state.json, checked; a DataError if it is damaged or of another format."""
     data = read_json(folder / "state.json", digest)
     path = folder / "state.json"
@@ -368,7 +372,7 @@ def _checked(folder: Path, digest: str | None = None) -> JsonObject:
     if isinstance(number, int) and number != FORMAT:
         do = "upgrade rowmill" if number > FORMAT else "fit the workflow again"
         raise DataError(f"the state has format {number}, this version reads format {FORMAT}", where=str(folder), do=do)
-    parsed(StateForm, data, path)
+    parse_document(StateForm, data, path)
     _check_tables(path, "fitted", data["fitted"])
     return data
 
@@ -379,9 +383,9 @@ def _check_tables(path: Path, section: str, steps: Mapping[str, JsonObject]) -> 
         for name, value in values.items():
             for file in _files(value):
                 field = f"{section}.{key}.{name}"
-                parsed(TableForm, file, path, field)
+                parse_document(TableForm, file, path, field)
                 if (path.parent / file["table"]).is_symlink():
-                    raise damaged(path, field, f"the table {file['table']} is a link")
+                    raise make_damage_error(path, field, f"the table {file['table']} is a link")
 
 
 def _beside(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
@@ -390,9 +394,9 @@ def _beside(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
     if not data.get(section):
         return None
     if (folder / name).is_symlink():
-        raise damaged(folder / name, "", "it is a link")
+        raise make_damage_error(folder / name, "", "it is a link")
     content: JsonObject = read_json(folder / name, data[section]["sha256"])
-    parsed(PartialsForm if section == "partials" else ChangesForm, content, folder / name)
+    parse_document(PartialsForm if section == "partials" else ChangesForm, content, folder / name)
     inner = "steps" if section == "changes" else section
     _check_tables(folder / name, inner, content[inner])
     return content
@@ -408,13 +412,13 @@ def _read_partials(folder: Path, data: JsonObject) -> tuple[dict[str, JsonObject
             why="run.keep_partials was false",
             do="fit all rows again, with run.keep_partials: true",
         )
-    return _read(folder, content["partials"]), content.get("rows", 0)
+    return _read_values(folder, content["partials"]), content.get("rows", 0)
 
 
 def _read_changes(folder: Path, data: JsonObject) -> JsonObject:
     """What the last refit changed, with its tables."""
     content = _beside(folder, data, CHANGES)
-    return {} if content is None else {**content, "steps": _read(folder, content["steps"])}
+    return {} if content is None else {**content, "steps": _read_values(folder, content["steps"])}
 
 
 def _file(name: str, text: str | None) -> JsonObject | None:
@@ -443,15 +447,15 @@ def read_json(path: Path, digest: str | None = None) -> JsonObject:
             f"{path.name} is missing", where=str(path.parent), do="give a folder that Workflow.save wrote"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise damaged(path, "", str(error).partition("\n")[0]) from None
+        raise make_damage_error(path, "", str(error).partition("\n")[0]) from None
 
 
-def _prepared(key: str, op: Learned, fitted: FittedValues, engine: Kernels) -> object:
+def _prepare_fitted(key: str, op: Learned, fitted: FittedValues, engine: Kernels) -> object:
     """What `apply` takes; a DataError where what was learned is not what the operator learns."""
     try:
         return op.prepare(fitted, engine)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise damaged(
+        raise make_damage_error(
             Path("state.json"), f"fitted.{key}", f"{type(op).__name__} cannot use it: {type(error).__name__}: {error}"
         ) from error
 
@@ -467,33 +471,35 @@ class _Parts(NamedTuple):
     files: list[Future[Any]]
 
 
-def _packed(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, JsonObject]:
+def _save_tables(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, JsonObject]:
     """The values, with the futures of its files' entries in place of every table, which is written."""
 
-    def packed(name: str, value: object) -> object:
+    def save_value(name: str, value: object) -> object:
         return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
 
     return {
-        key: {name: packed(f"{prefix}{number:03d}-{name}", value) for name, value in fitted.items()}
+        key: {name: save_value(f"{prefix}{number:03d}-{name}", value) for name, value in fitted.items()}
         for number, (key, fitted) in enumerate(values.items())
     }
 
 
-def _read(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
+def _read_values(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
     """The values with their tables."""
     with _threads() as threads:
 
         def read(value: object) -> object:
             files = _files(value)
-            return _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decoded(value)
+            return (
+                _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decode_floats(value)
+            )
 
         begun = {key: {name: read(v) for name, v in fitted.items()} for key, fitted in data.items()}
-        return _waited(begun, pa.concat_tables)
+        return _await_tables(begun, pa.concat_tables)
 
 
 def _heads(folder: Path) -> JsonObject:
     """The entries of state.json, of vocabularies with the first file of every table."""
-    fitted = _checked(folder)["fitted"]
+    fitted = _read_state_file(folder)["fitted"]
     return {key: _head(values) if set(values) >= VOCABULARY else values for key, values in fitted.items()}
 
 
@@ -501,7 +507,7 @@ def _head(values: FittedValues) -> JsonObject:
     return {name: files[0] if (files := _files(value)) else value for name, value in values.items()}
 
 
-def _waited(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict[str, JsonObject]:
+def _await_tables(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict[str, JsonObject]:
     """The values, with the results for the files of every table joined by `join`."""
     return {
         key: {n: join([f.result() for f in v.files]) if isinstance(v, _Parts) else v for n, v in fitted.items()}
@@ -509,7 +515,7 @@ def _waited(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict[str, 
     }
 
 
-def _noted(files: list[JsonObject]) -> JsonObject:
+def _make_table_entry(files: list[JsonObject]) -> JsonObject:
     """The entry of a table in state.json."""
     return files[0] if len(files) == 1 else {"tables": files}
 
@@ -563,11 +569,11 @@ def read_table(folder: Path, entry: JsonObject) -> pa.Table:
     path = folder / entry["table"]
     try:
         with pa.OSFile(str(path)) as file:
-            table = validated(_in_its_types(pq.ParquetFile(file)))
+            table = validate_table(_in_its_types(pq.ParquetFile(file)))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise damaged(path, "", str(error).partition("\n")[0]) from None
+        raise make_damage_error(path, "", str(error).partition("\n")[0]) from None
     if table.num_rows != entry["rows"]:
-        raise damaged(path, "", f"it has {table.num_rows:,} rows, state.json says {entry['rows']:,}")
+        raise make_damage_error(path, "", f"it has {table.num_rows:,} rows, state.json says {entry['rows']:,}")
     return table
 
 
@@ -618,7 +624,7 @@ def _is_whole_number(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_integer(dtype) or pa.types.is_temporal(dtype))
 
 
-def _named(written: Future[JsonObject], path: Path) -> JsonObject:
+def _rename_table_file(written: Future[JsonObject], path: Path) -> JsonObject:
     """The entry of a file, after it has been written and renamed to `path`."""
     noted = written.result()
     path.with_name(noted["table"]).replace(path)

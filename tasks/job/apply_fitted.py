@@ -19,17 +19,17 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
-from tasks.graph.saved_workflow import fitted_folder, ids_since, read_fitted
-from tasks.graph.state import check_saved, saved_files
+from tasks.graph.saved_workflow import find_fitted_folder, ids_since, read_fitted
+from tasks.graph.state import check_saved, list_state_files
 from tasks.job.request import Fitted, Request, new_request
 from tasks.job.source_rules import exact_columns, with_weight
 from tasks.sources.formats import TEXTS, UNTYPED
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import Fit, differences, with_values
 from tasks.sources.uniting import GROWN
-from tasks.storage.allowed_roots import allowed_name
+from tasks.storage.allowed_roots import open_allowed_path
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
-from tasks.storage.discarded import check_discarded, marked_folder
+from tasks.storage.discarded import check_discarded, find_marked_folder
 from tasks.storage.own_files import current
 
 
@@ -38,46 +38,48 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     version = current(fitted)
     check_discarded(version, fitted)
     data = read_fitted(fitted)
-    folder = fitted_folder(fitted)
+    folder = find_fitted_folder(fitted)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
-    digest = data.get("state") or hashlib.sha256(saved_files(folder)[0].read_bytes()).hexdigest()
+    digest = data.get("state") or hashlib.sha256(list_state_files(folder)[0].read_bytes()).hexdigest()
     labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
         str(folder),
         digest,
         data["schema"],
         fit,
-        made_up_of(data),
+        list_lookalike_data(data),
         tuple(data.get("ancestors", ())),
         ids_since(data),
-        discarded=bool(marked_folder(version)),  # so that the commit does not refuse it
+        discarded=bool(find_marked_folder(version)),  # so that the commit does not refuse it
     )
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 
 
-def made_up_of(data: JsonObject) -> list[JsonObject]:
+def list_lookalike_data(data: JsonObject) -> list[JsonObject]:
     """The look-alike data that a saved workflow was fitted on, marked as such."""
     samples = data.get("made_up")
     return [{**one, "fit": True} for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []
 
 
-def adapted(request: Request, plan: Plan) -> Plan:
+def adapt_plan(request: Request, plan: Plan) -> Plan:
     """The plan that reads columns in the types of the fit; needed columns of another kind are refused."""
     if request.base:
         return _as_base(request, plan)
     if not request.fitted:
         return plan
-    final, schema = _fitted_subject(request, plan.schema)
+    final, schema = _choose_fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     own_types = request.fit.own_types if request.fit else ()
-    return in_fitted_types(plan, bound, needed_columns(bound), own_types, _exact(request), training=False)
+    return in_fitted_types(
+        plan, bound, list_needed_columns(bound), own_types, _collect_exact_columns(request), training=False
+    )
 
 
 def _as_base(request: Request, plan: Plan) -> Plan:
     """The plan with the columns of the base, in its types; a DataError for a missing one that is written or learned
     from. Others are not looked at."""
-    final, schema = _fitted_subject(request, plan.schema)
+    final, schema = _choose_fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     places = [place for step in bound.filters for place in step.inputs.values()]
     places += [place for step in bound.learned for place in step.fit_inputs.values()]
@@ -88,7 +90,7 @@ def _as_base(request: Request, plan: Plan) -> Plan:
         if name not in plan.schema:
             raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     own_types = request.fit.own_types if request.fit else ()
-    plan = in_fitted_types(plan, bound, needed, own_types, _exact(request), training=True)
+    plan = in_fitted_types(plan, bound, needed, own_types, _collect_exact_columns(request), training=True)
     names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
     return replace(plan, schema=Schema(plan.schema[name] for name in names))
 
@@ -248,7 +250,7 @@ def as_read(fitted: Schema, source: Schema) -> Schema:
     )
 
 
-def _exact(request: Request) -> set[str]:
+def _collect_exact_columns(request: Request) -> set[str]:
     """The columns that keep the type of the fit, since rows are chosen or ordered by them."""
     return {*exact_columns(request.source), *request.output.keys, *request.output.sort_by}
 
@@ -261,7 +263,7 @@ def differences_of(request: Request, plan: Plan) -> list[str]:
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out,
     and in the types in which a plan reads its columns."""
-    final, schema = _fitted_subject(request, source)
+    final, schema = _choose_fitted_subject(request, source)
     return final, as_read(schema, source) if request.origin else schema
 
 
@@ -270,7 +272,7 @@ def bound_of(request: Request, source: Schema) -> Bound:
     return Bound(*subject(request, source))
 
 
-def _fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
+def _choose_fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """The graph and the schema that it is bound to, in the types of the fit."""
     if request.base:
         return without(request.final, base_schema(request, source), source, ())
@@ -345,7 +347,7 @@ def targets_of(final: Node, fitted: Schema, *more: Tags) -> list[str]:
     return [c.name for c in Bound(final, fitted).output.columns if tags & c.tags]
 
 
-def needed_columns(bound: Bound) -> list[str]:
+def list_needed_columns(bound: Bound) -> list[str]:
     """The source columns that applying needs: for the output, and for filters."""
     filters = [place for f in bound.filters for place in f.inputs.values()]
     return bound.source_columns([*bound.targets, *filters], training=False)
@@ -360,8 +362,8 @@ def adopt(request: Request) -> None:
         return
     origin = Path(fitted.path)
     with no_space(folder), partial_folder(folder) as partial:
-        for path in saved_files(origin):
-            with allowed_name(path, "fitted") as name:
+        for path in list_state_files(origin):
+            with open_allowed_path(path, "fitted") as name:
                 shutil.copyfile(name, partial / path.name)
         check_saved(partial, fitted.state)  # every table is whole, or it says which is not
         write_json(partial / "manifest.json", {"digest": fitted.state})

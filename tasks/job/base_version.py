@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.core.strict_json import JsonObject, decoded
+from tasks.core.strict_json import JsonObject, decode_floats
 from tasks.errors import DataError, HostError, JobError
-from tasks.graph.refit_history import check_history, learned_rows
-from tasks.graph.saved_workflow import fitted_folder, read_fitted
+from tasks.graph.refit_history import check_history, count_learned_rows
+from tasks.graph.saved_workflow import find_fitted_folder, read_fitted
 from tasks.graph.state import check_saved
 from tasks.job.output_check import damages
 from tasks.job.request import Request
@@ -22,14 +22,14 @@ from tasks.manifest import Manifest, outputs
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
-from tasks.storage.discarded import discarded_by, mark, marked_folder
+from tasks.storage.discarded import describe_discard, find_marked_folder, mark
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import (
     FITTED,
     MANIFEST,
     SPLITS,
     WORKFLOW,
-    described_by,
+    find_description,
     lacking,
     splits_of,
 )
@@ -67,7 +67,7 @@ class BaseVersion:
     def learned_rows(self) -> int:
         """The rows from which all nights were learned: without those of other splits, and those that rules left out."""
         history = self.data.get("history")
-        return learned_rows(history) if history else self.rows
+        return count_learned_rows(history) if history else self.rows
 
     @property
     def settings(self) -> dict[str, JsonObject]:
@@ -75,7 +75,9 @@ class BaseVersion:
         noted: in the manifest, or in the `workflow.json` of a fit, which has none."""
         noted = {**self.data, **self.output.manifest}
         return {
-            name: decoded(noted[name]) for name in ("output", "checks", "contract") if isinstance(noted.get(name), dict)
+            name: decode_floats(noted[name])
+            for name in ("output", "checks", "contract")
+            if isinstance(noted.get(name), dict)
         }
 
     @property
@@ -123,7 +125,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     if not versions:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
             return BaseChoice(None)
-        if not described_by(root):
+        if not find_description(root):
             raise JobError(
                 "the base is not an output of rowmill",
                 where=f"base: {root}",
@@ -139,7 +141,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
             discarded.append(version.name)
             continue
         try:
-            good = _checked(version, thorough)
+            good = _check_version(version, thorough)
             return BaseChoice(good, damaged, tuple(discarded), _on_discarded(version, root))
         except HostError:
             raise
@@ -188,7 +190,7 @@ def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
     what was done, in sentences. With `stops` a DataError instead."""
     lines = list[str]()
     for version, what in choice.damaged.items():
-        night = _night_of(version)
+        night = _run_date_of(version)
         if stops:
             raise DataError(
                 "the newest version is damaged",
@@ -208,7 +210,7 @@ def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
     return lines
 
 
-def _night_of(version: Path) -> str:
+def _run_date_of(version: Path) -> str:
     """The night of a version by its manifest, its workflow, or its last change where both are damaged."""
     output = PublishedOutput(version)
     dated = output.manifest.get("dated")
@@ -252,7 +254,7 @@ def check_not_discarded(request: Request) -> None:
     known = request.origin
     if known is None or known.discarded:
         return
-    version = marked_folder(Path(known.path))
+    version = find_marked_folder(Path(known.path))
     if version is None:
         return
     what = "fitted workflow"
@@ -263,12 +265,12 @@ def check_not_discarded(request: Request) -> None:
     raise JobError(
         f"the {what} of this run was discarded: {version.name}",
         where=str(version),
-        why=f"by {discarded_by(version)}, while the run worked; nothing is published",
+        why=f"by {describe_discard(version)}, while the run worked; nothing is published",
         do=f"run the same job again: {do}",
     )
 
 
-def learned_on_top_of(version: Path) -> list[Path]:
+def find_descendants(version: Path) -> list[Path]:
     """The versions of the same output that were learned on top of a version, or on top of such, the oldest first.
 
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
@@ -283,16 +285,16 @@ def learned_on_top_of(version: Path) -> list[Path]:
     return chain
 
 
-def broken(version: Path) -> str:
+def find_damage(version: Path) -> str:
     """What is damaged of a version, read whole; "" for a good one."""
     try:
-        _checked(PublishedOutput(version), thorough=True)
+        _check_version(PublishedOutput(version), thorough=True)
     except DataError as error:
         return f"{error.what} ({error.why})" if error.why else error.what
     return ""
 
 
-def nights_text(data: JsonObject) -> str:
+def describe_batches(data: JsonObject) -> str:
     """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
     nights = (data.get("history") or {}).get("nights", [])
     if not nights:
@@ -300,10 +302,10 @@ def nights_text(data: JsonObject) -> str:
     return f"{len(nights):,} night{'s' if len(nights) > 1 else ''} until {nights[-1]['day']}"
 
 
-def _checked(output: PublishedOutput, thorough: bool) -> BaseVersion:
+def _check_version(output: PublishedOutput, thorough: bool) -> BaseVersion:
     """A version with what its fitted workflow says; a DataError that says what is damaged."""
     version = output.path
-    if not described_by(version):
+    if not find_description(version):
         raise _unknown(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
         Manifest.load(folder)
@@ -315,7 +317,7 @@ def _checked(output: PublishedOutput, thorough: bool) -> BaseVersion:
         for split in splits_of(version):
             if not (version / split / MANIFEST).exists():
                 raise DataError(f"{split}/{MANIFEST} is missing", where=str(version))
-    folder = fitted_folder(version)
+    folder = find_fitted_folder(version)
     if folder != version and folder.name != WORKFLOW:
         raise DataError(f"{WORKFLOW} is missing", where=str(version))
     data = read_fitted(folder)

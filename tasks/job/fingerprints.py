@@ -33,7 +33,7 @@ def own_code() -> str:
 def users_code(graph: object) -> list[str]:
     """sha256 of the modules whose functions or classes the graph names by import path (`module:name`), and the versions
     of the packages that offer operators of these modules: a new version may change other modules, too."""
-    names = sorted({text.partition(":")[0] for text in _named(graph)})
+    names = sorted({text.partition(":")[0] for text in _find_function_names(graph)})
     digests = []
     for name in names:
         with suppress(ImportError):  # who calls it says what is missing
@@ -45,13 +45,13 @@ def users_code(graph: object) -> list[str]:
     return digests + sorted(packages)
 
 
-def _named(value: object) -> Iterator[str]:
+def _find_function_names(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in ("op", "function") and isinstance(inner, str) and ":" in inner:
                 yield inner
             else:
-                yield from _named(inner)
+                yield from _find_function_names(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _named(inner)
+            yield from _find_function_names(inner)

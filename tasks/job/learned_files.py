@@ -23,7 +23,7 @@ PART = 2**20  # bytes at the beginning, in the middle and at the end of a file t
 SHOWN = 5
 
 
-def sampled_digest(file: File, storage_options: Mapping[str, Any] | None = None) -> str:
+def digest_file_samples(file: File, storage_options: Mapping[str, Any] | None = None) -> str:
     """xxh3-128, hexadecimal, of a file's size and of its first, middle and last MiB; a smaller file counts whole.
 
     From a storage it fetches these parts alone. A DataError if the file cannot be read, or has changed.
@@ -43,7 +43,7 @@ def sampled_digest(file: File, storage_options: Mapping[str, Any] | None = None)
     return digest.hexdigest()
 
 
-def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> list[tuple[str, str, int]]:
+def find_learned_files(files: Sequence[tuple[str, int, str]], known: pa.Table) -> list[tuple[str, str, int]]:
     """(path, path under which it was learned, number of the night) of those among the files (path, size, digest) that
     a table of learned files has: with the same content, or at the same path."""
     by_content = dict[tuple[int, str], tuple[str, int]]()
@@ -60,7 +60,7 @@ def learned_before(files: Sequence[tuple[str, int, str]], known: pa.Table) -> li
     return again
 
 
-def is_last_night(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject]) -> bool:
+def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject]) -> bool:
     """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
     last = known.filter(pc.equal(known["night"], len(nights) - 1))  # of a history of years
     learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
@@ -72,7 +72,7 @@ def check_new(
 ) -> None:
     """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both, and the
     version of that night in the output that has the fitted workflow."""
-    again = learned_before(files, known)
+    again = find_learned_files(files, known)
     if not again:
         return
     lines = [
@@ -87,7 +87,7 @@ def check_new(
         "name only the new files in source.path, or learn these again: refit.again: true "
         "(rowmill run --set refit.again=true, rowmill refit --again)"
     )
-    if is_last_night(files, known, nights):
+    if is_last_batch(files, known, nights):
         do = (
             "nothing is left to do if this is the run of that night, cut off when it was published; else name new files"
         )
@@ -107,6 +107,6 @@ def _version_text(workflow: str, nights: Sequence[JsonObject]) -> str:
     return f": this night is {of_night[-1].name}" if of_night else ""
 
 
-def night_of(request: Request) -> str:
+def run_date_of(request: Request) -> str:
     """The day of a run: its date, else that of the refit, else today (UTC)."""
     return str(request.dated.get("date") or (request.base and request.base.day) or datetime.now(UTC).date().isoformat())

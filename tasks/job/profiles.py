@@ -15,7 +15,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph import row_sample
 from tasks.graph.binding import Bound, Step
-from tasks.graph.evaluation import titled
+from tasks.graph.evaluation import describe_step
 from tasks.graph.failed_casts import Record
 from tasks.graph.seen import Seen
 from tasks.job.request import Request
@@ -45,7 +45,7 @@ def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, s
     types = {name: bound.source[name].dtype for name in seen.columns}
     types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
     columns = column_profiles(types, seen.columns, seen.sample, seen.step)
-    repeated, compared = row_sample.repeated_share(seen.hashes)
+    repeated, compared = row_sample.measure_repeated_share(seen.hashes)
     pairs, rows = associations(seen.sample) if compared else ({}, 0)
     profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)
     return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows, source=source)
@@ -59,7 +59,7 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
     profiles = {}
     for key, step in by_key.items():
         met = seen.met.get(key, {})
-        failed_rows = casts.pop(titled(step), 0)
+        failed_rows = casts.pop(describe_step(step), 0)
         if met or failed_rows:
             profiles[key] = StepProfile(
                 key,
@@ -80,19 +80,19 @@ def save(request: Request, name: str, profile: Profile, fingerprint: str) -> Non
     write_text(request.staging.folder / name, profile.text(fingerprint=fingerprint))
 
 
-def saved(request: Request, name: str, fingerprint: str = "") -> Profile | None:
+def load_profile(request: Request, name: str, fingerprint: str = "") -> Profile | None:
     """The profile of the staging folder with this name (and this fingerprint, unless it is empty); None without it."""
     path = request.staging.folder / name
     try:
         status = path.stat()
     except OSError:
         return None
-    work, profile = _read(path, status.st_mtime_ns, status.st_size)
+    work, profile = _parse_profile(path, status.st_mtime_ns, status.st_size)
     return None if fingerprint and work != fingerprint else profile
 
 
 @functools.lru_cache(maxsize=4)  # stages of a process ask for a profile again and again
-def _read(path: Path, changed: int, size: int) -> tuple[Any, Profile | None]:
+def _parse_profile(path: Path, changed: int, size: int) -> tuple[Any, Profile | None]:
     """(the fingerprint in a file as it was then, its profile); None for what is damaged."""
     content = read_json(path)
     if not isinstance(content, dict):

@@ -17,7 +17,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.graph.node import side_paths
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_note
-from tasks.storage.documents import DIGEST, Number, damaged, dumped, parsed
+from tasks.storage.documents import DIGEST, Number, dump_document, make_damage_error, parse_document
 from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
 
 Train = Literal["now", "later"]  # when a training starts by itself: at the event of the output, or at a later one
@@ -154,7 +154,7 @@ def write_publication(
         upstream=list(dict.fromkeys(upstream)),
         train=train,
     )
-    write_note(new / PUBLISHED, dumped(publication))
+    write_note(new / PUBLISHED, dump_document(publication))
 
 
 def read_publication(folder: Path) -> Publication | None:
@@ -163,16 +163,16 @@ def read_publication(folder: Path) -> Publication | None:
     content = read_json(path)
     if content is None and not path.exists():
         return None
-    publication = parsed(Publication, content, path)
+    publication = parse_document(Publication, content, path)
     if not publication.splits:
-        raise damaged(path, "splits", "it names no split, and an output has one at least")
+        raise make_damage_error(path, "splits", "it names no split, and an output has one at least")
     return publication
 
 
 def mark_sent(folder: Path, publication: Publication, server: str) -> None:
     """Note that a server has the events of an output."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_note(folder / PUBLISHED, dumped(replace(publication, sent=now, server=server)))
+    write_note(folder / PUBLISHED, dump_document(replace(publication, sent=now, server=server)))
 
 
 def _output_of(workflow: str) -> str:

@@ -14,23 +14,23 @@ import pyarrow.compute as pc
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph.refit_history import read_files
-from tasks.graph.saved_workflow import fitted_folder, read_fitted
-from tasks.job.learned_files import is_last_night, learned_before
+from tasks.graph.saved_workflow import find_fitted_folder, read_fitted
+from tasks.job.learned_files import find_learned_files, is_last_batch
 from tasks.job.request import PlanOf, Request
 from tasks.storage.atomic import read_record
 from tasks.storage.discarded import is_discarded
 from tasks.storage.output import PublishedOutput
-from tasks.storage.own_files import MANIFEST, described_by, versions_of
+from tasks.storage.own_files import MANIFEST, find_description, versions_of
 
 
-def published_before(request: Request, plans: PlanOf) -> Path | None:
+def find_published_work(request: Request, plans: PlanOf) -> Path | None:
     """The output, or the version, that has the work of this request already; None without one, and for a request that
     does not follow a run that was cut off: to ask for the same work once more is then a mistake, or a wish."""
     if not request.resumes:
         return None
     target = request.staging.target
     newest = next(reversed(versions_of(target)), target)
-    if described_by(newest) is None or is_discarded(newest) or not _is_of_date(newest, request.dated):
+    if find_description(newest) is None or is_discarded(newest) or not _is_of_date(newest, request.dated):
         return None
     try:
         has_work = _has_work(newest, request, plans)
@@ -48,7 +48,7 @@ def _is_of_date(output: Path, dated: JsonObject) -> bool:
 
 def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
     base = request.base
-    if base is not None and os.path.realpath(base.path) == os.path.realpath(fitted_folder(output)):
+    if base is not None and os.path.realpath(base.path) == os.path.realpath(find_fitted_folder(output)):
         # with refit.all, a run that was cut off earlier looks the same
         return not base.all and not request.changes_features and _has_learned(output, plans, base.again)
     if base is None and request.flow == "fit":
@@ -59,14 +59,14 @@ def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
 def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
     """Whether the last batch that an output has learned is that of the plans; with `again` once more, since the files
     are in an earlier batch, too."""
-    folder = fitted_folder(output)
+    folder = find_fitted_folder(output)
     history = read_fitted(folder).get("history") or {}
     nights = history.get("nights", ())
     known = read_files(folder, history)
-    if not is_last_night(plans.learned_files, known, nights):
+    if not is_last_batch(plans.learned_files, known, nights):
         return False
     earlier = known.filter(pc.less(known["night"], len(nights) - 1))
-    return not again or bool(learned_before(plans.learned_files, earlier))
+    return not again or bool(find_learned_files(plans.learned_files, earlier))
 
 
 def _is_written_by(output: Path, request: Request, plans: PlanOf) -> bool:

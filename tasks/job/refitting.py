@@ -16,18 +16,18 @@ from tasks.core.settings import Output, Refitting, Run, Source
 from tasks.core.strict_json import JsonObject
 from tasks.core.versions import rowmill_version
 from tasks.graph.binding import Bound
-from tasks.graph.matching import Matched, matched
+from tasks.graph.matching import Matched, match_steps
 from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.refit_history import FILES, files_table, read_files, with_batch
 from tasks.graph.saved_workflow import ids_since, read_fitted
-from tasks.graph.state import check_saved, saved_files
-from tasks.job.apply_fitted import bound_of, made_up_of, targets_of
+from tasks.graph.state import check_saved, list_state_files
+from tasks.job.apply_fitted import bound_of, list_lookalike_data, targets_of
 from tasks.job.base_version import BaseVersion
-from tasks.job.learned_files import night_of
+from tasks.job.learned_files import run_date_of
 from tasks.job.request import PlanOf, RefitBase, Request, new_request
 from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import Fit, with_values
-from tasks.storage.allowed_roots import allowed_name
+from tasks.storage.allowed_roots import open_allowed_path
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.own_files import FITTED
 
@@ -75,7 +75,7 @@ def refitting_request(
             base.data["state"],
             schema,
             fit,
-            made_up_of(base.data),
+            list_lookalike_data(base.data),
             (*base.data.get("ancestors", ()), base.data["state"]),
             ids_since(base.data),
             version=base.name,
@@ -92,16 +92,16 @@ def refitting_request(
     )
 
 
-def matched_to_base(request: Request, source: Schema) -> Matched | None:
+def match_to_base(request: Request, source: Schema) -> Matched | None:
     """How the steps of the job follow those of its base; None where the job has the features of its base. `source` are
     the columns of the night. A JobError where ids would move."""
     if request.base is None or request.base.graph is None:
         return None
     base = Bound(graph_from_json(request.base.graph), request.fitted_schema)
-    return matched(base, bound_of(request, source), request.base.version)
+    return match_steps(base, bound_of(request, source), request.base.version)
 
 
-def copied_base(request: Request) -> Path:
+def copy_base(request: Request) -> Path:
     """A copy of the base in the staging folder, whole by its digests, as hard links where that is possible: the folder
     that it comes from may be replaced meanwhile."""
     folder = request.staging.folder / COPY
@@ -112,8 +112,8 @@ def copied_base(request: Request) -> Path:
     origin = Path(base.path)
     more = [origin / name for name in (FITTED, FILES) if (origin / name).exists()]
     with no_space(folder), partial_folder(folder) as partial:
-        for path in [*saved_files(origin), *more]:
-            with allowed_name(path, "base") as name:
+        for path in [*list_state_files(origin), *more]:
+            with open_allowed_path(path, "base") as name:
                 _link_or_copy(path, name, partial / path.name)
         check_saved(partial, base.state)
         write_json(partial / "manifest.json", {"digest": base.state})
@@ -146,9 +146,9 @@ def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Ta
     learned = plans.learned_files
     vocabularies = {key: known for key, known in values.items() if "values" in known and "size" in known}
     batch = {
-        "day": night_of(request),
+        "day": run_date_of(request),
         "rows": plans.plan(request.splits[0]).numbered_rows,
-        "learned": _learned_rows(request),
+        "learned": _read_learned_rows(request),
         "files": len(learned),
         "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
         "rowmill": rowmill_version(),
@@ -157,7 +157,7 @@ def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Ta
     return with_batch(before, batch), pa.concat_tables([files, own])
 
 
-def _learned_rows(request: Request) -> int:
+def _read_learned_rows(request: Request) -> int:
     """The rows from which the statistics of this run have learned."""
     manifest = read_record(request.staging.folder / "state" / "manifest.json")
     return int(manifest.get("learned_rows", 0))

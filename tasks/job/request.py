@@ -16,7 +16,7 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, PARSED, File, Plan
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Checks, FlowName, Output, Run, Source
-from tasks.core.strict_json import JsonObject, decoded
+from tasks.core.strict_json import JsonObject, decode_floats
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
 from tasks.graph.node import Node, graph_from_json, graph_to_json, side_paths
@@ -25,7 +25,7 @@ from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.formats import BOUNDS, read_options
 from tasks.sources.parsed_text import all_there, is_parsed, with_parsed
 from tasks.sources.reading_rules import Fit
-from tasks.storage.allowed_roots import allowed_roots
+from tasks.storage.allowed_roots import read_allowed_roots
 from tasks.storage.atomic import read_record
 from tasks.storage.checksum import digest
 from tasks.storage.files_being_read import FOLDER
@@ -126,7 +126,7 @@ class Request(PickledFields):
     @cached_property
     def rules(self) -> Contract | None:
         """The contract of the source; None without one."""
-        return make_contract(decoded(self.contract)) if self.contract else None
+        return make_contract(decode_floats(self.contract)) if self.contract else None
 
     @cached_property
     def gate(self) -> Checks:
@@ -199,7 +199,7 @@ class Request(PickledFields):
         """Path, size, time and inode of every file that an operator reads besides the source, those of a folder too."""
         paths = [Path(path) for path in side_paths(self.final)]
         files = [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
-        return [[str(p), *_seen(p)] for p in files]
+        return [[str(p), *_stat_file(p)] for p in files]
 
     @property
     def plan_fingerprint(self) -> str:
@@ -240,7 +240,7 @@ class Request(PickledFields):
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
 
-def _seen(path: Path) -> tuple[int, ...]:
+def _stat_file(path: Path) -> tuple[int, ...]:
     """Size, time and inode of a file; () if it is not there."""
     try:
         stat = path.stat()
@@ -273,7 +273,7 @@ class PlanOf:
         """True if the scratch files of a keyed source are all there."""
         return all(Path(f.path).exists() for split in splits for f in self.plan(split).files)
 
-    def parsed_whole(self, splits: Sequence[str]) -> bool:
+    def has_all_parsed_text(self, splits: Sequence[str]) -> bool:
         """True if the files of all text that was parsed once are there."""
         return all(all_there(plan) for plan in map(self.plan, splits) if is_parsed(plan))
 
@@ -335,12 +335,12 @@ class PlanOf:
             plan = with_parsed(plan, self.path.parent / f"{PARSED}{split}", columns)
         return plan.with_storage_options(read_options(self.source)["storage_options"])
 
-    def repeated(self, split: str) -> RowSet | None:
+    def read_repeated_rows(self, split: str) -> RowSet | None:
         """The rows that `source.unique` leaves out of the plan of a split; None where no row is left out by number."""
         saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return RowSet(saved["path"], saved["digest"]) if saved and saved["path"] else None
 
-    def repeated_count(self, split: str) -> int | None:
+    def count_repeated_rows(self, split: str) -> int | None:
         """How many rows of a split `source.unique` leaves out; None without it."""
         saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return int(saved["rows"]) if saved else None
@@ -353,7 +353,7 @@ class PlanOf:
 
     def row_sets_whole(self, splits: Sequence[str]) -> bool:
         """True if the files of the rows that are left out, or belong to a split, are there as they were written."""
-        sets = [rows for split in splits if (rows := self.repeated(split))]
+        sets = [rows for split in splits if (rows := self.read_repeated_rows(split))]
         sets += [rows for _, rows in self.division.sets] if self.division else []
         return all(Path(rows.path).exists() and digest(rows.path) == rows.digest for rows in sets)
 
@@ -404,6 +404,6 @@ def new_request(
         engine,
         tuple(labels),
         fingerprint(rowmill_version(), own_code(), users_code(graph)),
-        roots=allowed_roots(),
+        roots=read_allowed_roots(),
         **more,
     )

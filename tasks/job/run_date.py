@@ -142,16 +142,18 @@ def names_hour(text: str) -> bool:
     return any((match["inside"] or "").strip().startswith("hour") for match in BRACES.finditer(text))
 
 
-def fixed_folder(path: str) -> str:
+def find_fixed_folder(path: str) -> str:
     """The folder of a path in front of its first pattern or wildcard: it is there whatever the date.
 
-    >>> fixed_folder("logs/shop/{date}/*.parquet"), fixed_folder("/logs/day-{date}"), fixed_folder("{date}")
-    ('logs/shop', '/logs', '')
+    >>> find_fixed_folder("logs/shop/{date}/*.parquet"), find_fixed_folder("/logs/day-{date}")
+    ('logs/shop', '/logs')
+    >>> find_fixed_folder("{date}")
+    ''
     """
     return re.split(r"[{*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
 
 
-def resolved(text: str, run_date: RunDate, where: str = "") -> str:
+def resolve_patterns(text: str, run_date: RunDate, where: str = "") -> str:
     """The text with its patterns replaced by the date; `{{` and `}}` are braces.
 
     `{date}` is the day, `{date-1}` the day before (calendar days, however many hours they have), `{hour}` the hour,
@@ -162,17 +164,17 @@ def resolved(text: str, run_date: RunDate, where: str = "") -> str:
     'logs/2026/02/28/{a}'
     """
 
-    def replaced(match: re.Match[str]) -> str:
+    def replace_braces(match: re.Match[str]) -> str:
         if match[0] in ("{{", "}}"):
             return match[0][0]
         if match["inside"] is None:
             raise JobError(f"a brace of {text!r} has no partner", where=where, do="write {{ or }} for a brace itself")
-        return _replaced(match["inside"], text, run_date, where)
+        return _resolve_pattern(match["inside"], text, run_date, where)
 
-    return BRACES.sub(replaced, text)
+    return BRACES.sub(replace_braces, text)
 
 
-def _replaced(inside: str, text: str, run_date: RunDate, where: str) -> str:
+def _resolve_pattern(inside: str, text: str, run_date: RunDate, where: str) -> str:
     """What one pair of braces becomes."""
     match = PATTERN.fullmatch(inside)
     if match is None or match["name"] not in NAMES:

@@ -12,7 +12,7 @@ from tasks.core.schema import Column, Schema, Tags, check_names, check_ordered
 from tasks.core.settings import Source, SplitRule
 from tasks.core.strict_json import JsonObject
 from tasks.engines.expression.syntax import parse
-from tasks.engines.expression.typing import typed
+from tasks.engines.expression.typing import type_expression
 from tasks.errors import JobError, RowmillError
 from tasks.graph.row_rules import (
     LATER_FIRST,
@@ -36,10 +36,10 @@ def downsampling_of(source: Source) -> Downsampling | None:
 def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
     """What is left out of the rows of a split beyond `source.filter`."""
     splitting = splitting_of(source, split, plans.division)
-    return RowRules(plans.repeated(split), splitting, downsampling_of(source), strict=source.strict)
+    return RowRules(plans.read_repeated_rows(split), splitting, downsampling_of(source), strict=source.strict)
 
 
-def described(source: Source, repeated: int | None, division: Division | None) -> dict[str, JsonObject]:
+def describe_rules(source: Source, repeated: int | None, division: Division | None) -> dict[str, JsonObject]:
     """`source.unique`, `split` and `downsample` as a manifest has them, without what a pass counts: `repeated` rows are
     left out by unique (None: not looked for); `division` is what a look at all rows says of the splits."""
     unique = None if repeated is None else source.unique
@@ -52,7 +52,7 @@ def described(source: Source, repeated: int | None, division: Division | None) -
     return rules
 
 
-def counted(rules: Mapping[str, JsonObject], left_out: Mapping[str, int]) -> dict[str, JsonObject]:
+def add_rule_counts(rules: Mapping[str, JsonObject], left_out: Mapping[str, int]) -> dict[str, JsonObject]:
     """The rules that hold in a pass, with the rows that each left out; what a pass does not count did not hold in it,
     such as down-sampling in a pass over valid."""
     counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}
@@ -122,7 +122,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     splitting = Splitting("train", moments) if moments else splitting_of(source, "train")
     for name, condition in splitting.parsed if splitting else ():
         try:
-            typed(condition, schema)
+            type_expression(condition, schema)
         except RowmillError as error:
             is_value = moments or (rule.by == "column" and schema[str(rule.column)].kind in ("number", "string"))
             alike = is_value and ("cast(" in error.do or "another column" in error.do)

@@ -12,7 +12,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.dtypes import schema_advice
 from tasks.core.plan import Partition, Plan
 from tasks.core.settings import Source
-from tasks.engines.algorithms.text_times import Unsorted, unsorted_times
+from tasks.engines.algorithms.text_times import Unsorted, find_unsorted_times
 from tasks.errors import JobError
 from tasks.graph.binding import Bound
 from tasks.sources.reader import FramePlan, read
@@ -34,11 +34,11 @@ def check_text_order(
 
     Other texts are sort keys like any other, and so are times that sort by their bytes (ISO 8601 in one form).
     """
-    for name, where, by_time in _ordered_by(section, bound, output_sort):
+    for name, where, by_time in _list_order_columns(section, bound, output_sort):
         if name not in plan.schema or not pa.types.is_string(plan.schema[name].dtype):
             continue
-        texts = _sampled(source, plan, name, pool)
-        if unsorted := unsorted_times(texts, sorted_too=by_time):
+        texts = _sample_texts(source, plan, name, pool)
+        if unsorted := find_unsorted_times(texts, sorted_too=by_time):
             do = _as_frame(name, unsorted) if isinstance(source, FramePlan) else _as_source(name, unsorted)
             what = f"{where} goes by {name!r}, and its times are texts"
             raise JobError(what, where=f"{where}, column {name}", why=unsorted.why, do=do)
@@ -48,7 +48,9 @@ def check_text_order(
             raise JobError(what, where="source.split", do="name the column that has the time, or split by another rule")
 
 
-def _ordered_by(section: Source, bound: Bound | None, output_sort: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
+def _list_order_columns(
+    section: Source, bound: Bound | None, output_sort: Sequence[str]
+) -> Iterator[tuple[str, str, bool]]:
     """(column, the rule that orders rows by it, whether it has to be a time)."""
     rule = section.split
     if rule and rule.by in ("time", "last"):
@@ -72,7 +74,7 @@ def _as_frame(name: str, unsorted: Unsorted) -> str:
     return f"give it as a time ({unsorted.text!r} is {unsorted.time}): pandas.to_datetime(frame[{name!r}]{written})"
 
 
-def _sampled(source: Plan | FramePlan, plan: Plan, name: str, pool: Pool) -> pa.Array:
+def _sample_texts(source: Plan | FramePlan, plan: Plan, name: str, pool: Pool) -> pa.Array:
     """Distinct texts of a column, of a few blocks."""
     places = sorted({0, len(plan.blocks) // 2, len(plan.blocks) - 1})
     blocks = [plan.alone(plan.blocks[place]) for place in places[:PLACES]]

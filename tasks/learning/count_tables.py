@@ -30,7 +30,7 @@ class CountTables:
     def __init__(self, engine: str) -> None:
         self.engine = engine
 
-    def seen(
+    def sketch_columns(
         self,
         columns: Mapping[str, str],
         of_rows: Mapping[str, Sequence[pa.Table]],
@@ -52,11 +52,11 @@ class CountTables:
                     tables = of_rows[key]
                     nulls = 0
                 else:
-                    tables, nulls = _learned_tables(fitted[key], partials.get(key, {}))
+                    tables, nulls = _collect_count_tables(fitted[key], partials.get(key, {}))
                 engine = self.engine if sum(map(len, tables)) > FEW else "pandas"
                 workers = on_gpu if engine == "cudf" else threads
                 parts = _cut_tables(tables, PART[engine])
-                futures[name] = nulls, [workers.submit(_sketched, part, engine) for part in parts]
+                futures[name] = nulls, [workers.submit(_sketch_table, part, engine) for part in parts]
             for name, (nulls, parts) in futures.items():
                 sketches, seconds = zip(*[part.result() for part in parts], strict=True)
                 sketch = column_sketch.merge(sketches)
@@ -75,13 +75,13 @@ def _cut_tables(tables: Sequence[pa.Table], size: int) -> list[pa.Table]:
     return parts or [tables[0].slice(0, 0)]
 
 
-def _learned_tables(fitted: FittedValues, saved: FittedValues) -> tuple[Sequence[pa.Table], int]:
+def _collect_count_tables(fitted: FittedValues, saved: FittedValues) -> tuple[Sequence[pa.Table], int]:
     """(tables of values and counts without a common value, nulls that they do not count)."""
     tables = [table for table in (fitted["values"], fitted.get("rest"), saved.get("rest")) if table is not None]
     return [table.select([table.column_names[0], "count"]) for table in tables], int(fitted.get("nulls", 0))
 
 
-def _sketched(table: pa.Table, engine: str) -> tuple[Sketch, float]:
+def _sketch_table(table: pa.Table, engine: str) -> tuple[Sketch, float]:
     """The sketch of a table of counts, and the CPU seconds that it took."""
     start = time.thread_time()
     counts = raw(one_array(table["count"]))

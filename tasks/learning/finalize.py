@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.cluster.pool import Pool, merged
+from tasks.cluster.pool import Pool, merge_groups
 from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step
-from tasks.graph.failed_casts import Record, added
+from tasks.graph.failed_casts import Record, sum_records
 from tasks.graph.seen import Seen
 from tasks.learning import growth, large_table_types, large_tables
 from tasks.learning.handles import Handles
@@ -94,7 +94,7 @@ def conclude(
     finished in tasks of their own, the rest several in a task. `known(values)` is called, from threads, with the values
     of each step with a large table.
     """
-    counts, result = _described_all(pool, observed)
+    counts, result = _summarize_all_partials(pool, observed)
     starts = {key: base.starts(steps[key]) for key in counts}
     groups = _group_steps({key: steps[key] for key in counts}, starts, counts, pool.threads)
     partials = _merge_partials(pool, observed, groups, counts)
@@ -134,8 +134,8 @@ def _merge_partials(
         small = [observed]
     else:
         small = [Handles(pool.call(_only, [(handle, group) for handle in observed])) for group in groups.small]
-        chains = _merged_chains(pool, observed, groups.chains, {key for key in groups.chains if counts[key].large})
-    whole = merged(pool, merge, [group.consume() for group in small])
+        chains = _merge_step_chains(pool, observed, groups.chains, {key for key in groups.chains if counts[key].large})
+    whole = merge_groups(pool, merge, [group.consume() for group in small])
     small_keyed = Handles([whole.pop()] if groups.small_keyed else [])
     anew = {key: chains.pop(key) for key in groups.chains if key not in groups.keyed}
     return MergedPartials(Handles(whole), small_keyed, anew, keyed=chains)
@@ -153,28 +153,28 @@ def _bring_to_host(pool: Pool, partials: MergedPartials) -> dict[str, list[pa.Ta
     return tables
 
 
-def _described_all(pool: Pool, observed: Handles) -> tuple[dict[str, large_table_types.RowCount], Concluded]:
+def _summarize_all_partials(pool: Pool, observed: Handles) -> tuple[dict[str, large_table_types.RowCount], Concluded]:
     """(the rows of all partials of each step, what the partials say besides)."""
     totals: dict[str, large_table_types.RowCount] = {}
     result = Concluded(0, [], Seen())
     casts = list[list[Record]]()
     rows = list[Seen]()
-    for one in pool.values(pool.call(_described, [(handle,) for handle in observed])):
+    for one in pool.values(pool.call(_summarize_partials, [(handle,) for handle in observed])):
         totals = {key: totals[key] + count if key in totals else count for key, count in one.counts.items()}
         result.halved += one.halved
         casts.append(one.failed)
         rows.append(one.seen)
-    result.failed = added(casts)
-    result.seen = rows_seen.added(rows)
+    result.failed = sum_records(casts)
+    result.seen = rows_seen.merge_seen(rows)
     return totals, result
 
 
-def _merged_chains(pool: Pool, observed: Handles, chains: Mapping[str, int], large: set[str]) -> dict[str, Handles]:
+def _merge_step_chains(pool: Pool, observed: Handles, chains: Mapping[str, int], large: set[str]) -> dict[str, Handles]:
     """The merged `Chain`s of each step in `chains` (step -> their number); `large` ones are split before."""
     if large:
         observed = Handles(pool.call(_split, [(handle, set(chains), large) for handle in observed.consume()]))
     wanted = [(key, number, count) for key, count in chains.items() for number in range(count)]
-    merged_chains = iter(merged(pool, large_tables.merge_chains, _cut_chains(pool, observed, wanted)))
+    merged_chains = iter(merge_groups(pool, large_tables.merge_chains, _cut_chains(pool, observed, wanted)))
     return {key: Handles(next(merged_chains) for _ in range(count)) for key, count in chains.items()}
 
 
@@ -203,7 +203,7 @@ class _Described(NamedTuple):
     seen: Seen
 
 
-def _described(observed: Observed) -> _Described:
+def _summarize_partials(observed: Observed) -> _Described:
     counts = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in observed.partials.items()}
     return _Described(counts, observed.halved, observed.failed, observed.seen)
 

@@ -16,7 +16,7 @@ from tasks.cluster.pool import Pool
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound, Step
-from tasks.graph.evaluation import explained, titled
+from tasks.graph.evaluation import describe_step, explain_error
 from tasks.graph.state import State
 from tasks.learning.large_table_types import Chain
 from tasks.learning.partials import Observed, whole_of
@@ -75,7 +75,7 @@ class Base:
             return Mode("merged", "the base had no such column")
         if step.key not in self.modes or step.key not in known:
             raise JobError(
-                f"the base has not learned {titled(step)}",
+                f"the base has not learned {describe_step(step)}",
                 why="a refit goes on with the features of its base",
                 do="use the features of the base, or fit all rows again",
             )
@@ -95,7 +95,7 @@ class Base:
             saved = {}
         return Start(self.mode(step), fitted, saved, self.refit)
 
-    def left_out(self, steps: Collection[str]) -> FittedValues:
+    def collect_unused_vocabularies(self, steps: Collection[str]) -> FittedValues:
         """By step, the vocabularies of the base whose step is not among `steps`, since its column is left out now.
 
         They are saved among the values for a refit, so that the column comes back with its ids."""
@@ -154,14 +154,14 @@ def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str,
             if start.anew and (question := op.refine(whole)) is not None:
                 questions[key] = question
                 continue
-            done[key] = _finished(partial.step, whole, start)._replace(refit_table=None)
+            done[key] = _finish_step(partial.step, whole, start)._replace(refit_table=None)
         except Exception as error:
-            raise explained(error, partial.step, "statistics") from error
+            raise explain_error(error, partial.step, "statistics") from error
     engines.synchronize()
     return done, questions
 
 
-def _finished(step: Step, partial: object, start: Start) -> Finished:
+def _finish_step(step: Step, partial: object, start: Start) -> Finished:
     """What a step has learned of the rows of its base and those of the refit."""
     op = step.op
     unit = step.unit
@@ -170,22 +170,22 @@ def _finished(step: Step, partial: object, start: Start) -> Finished:
     assert isinstance(op, Learned)
     if start.anew:
         learned = op.finalize_unit(partial, unit)
-        new, for_refit = op.parted(partial, learned)
+        new, for_refit = op.split_learned(partial, learned)
         return Finished(new, for_refit, {} if start.mode.mode == "new" else op.change(fitted, new, unit))
     if start.mode.mode == "appended" or (start.mode.mode == "merged" and isinstance(op, Keyed)):
         grown = Grown(*op.grown(partial, fitted, saved, unit, start.refit))
-        return Finished(*op.parted(None, grown.learned), grown.change, grown.refit_table)
+        return Finished(*op.split_learned(None, grown.learned), grown.change, grown.refit_table)
     try:
         whole = op.merge(op.restored(fitted, saved, unit), partial)
     except KeyError:
         if start.mode.mode == "merged":
             raise DataError(
-                f"the base has not saved what a refit of {titled(step)} needs",
+                f"the base has not saved what a refit of {describe_step(step)} needs",
                 why="it was saved without it, or by a rowmill that did not save it yet",
                 do="freeze the step, or fit all rows again",
             ) from None
         whole = partial
-    new, for_refit = op.parted(whole, op.finalize_unit(whole, unit))
+    new, for_refit = op.split_learned(whole, op.finalize_unit(whole, unit))
     if start.mode.mode == "frozen":
         return Finished(dict(fitted), for_refit, {"would": op.would(fitted, new, unit)})
     return Finished(new, for_refit, op.change(fitted, new, unit))
@@ -226,13 +226,13 @@ def finish_tables(
     kernels = working_here(pool, engine)
     with ThreadPoolExecutor(1 if kernels == "cudf" else 2, thread_name_prefix="rowmill-refit") as threads:
         futures = {
-            key: threads.submit(_grown, step, tables[key], base.starts(step), kernels, known)
+            key: threads.submit(_grow_step, step, tables[key], base.starts(step), kernels, known)
             for key, step in steps.items()
         }
         return {key: future.result() for key, future in futures.items()}
 
 
-def _grown(
+def _grow_step(
     step: Step, tables: Sequence[pa.Table], start: Start, engine: str, known: Callable[[FittedValues], None]
 ) -> Finished:
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
@@ -240,7 +240,7 @@ def _grown(
         done = _on(engine, step, table, start)
     except Exception as error:
         if engine == "pandas" or not is_out_of_memory(error):
-            raise explained(error, step, "statistics") from error
+            raise explain_error(error, step, "statistics") from error
         done = _on("pandas", step, table, start)  # the GPU has no room for it
     known(done.fitted)
     known(done.for_refit)
@@ -251,6 +251,6 @@ def _on(engine: str, step: Step, table: pa.Table, start: Start) -> Finished:
     """`engine` looks up values of vocabularies; groups, whose sums are in host memory anyway, are merged there."""
     engine = engine if start.mode.mode == "appended" else "pandas"
     with engines.computing(engine, 4 * nbytes(table)):
-        done = _finished(step, table, replace(start, refit=replace(start.refit, engine=engine)))
+        done = _finish_step(step, table, replace(start, refit=replace(start.refit, engine=engine)))
         engines.synchronize()
     return done

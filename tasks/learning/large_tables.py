@@ -39,7 +39,7 @@ from tasks.cluster.out_of_memory import frugal
 from tasks.cluster.pool import Pool
 from tasks.core.memory_budget import TABLES_SHARE_OF_GPU
 from tasks.engines.convert.frame_sizes import nbytes
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.learning.handles import Handles
 from tasks.learning.large_table_types import SIZES, Chain, Outline, RowCount, Sizes, Slice, Split, sizes_of
 from tasks.ops.base import Learned, Operator, Unit
@@ -123,7 +123,7 @@ def finalize(
     `known` is called with either dict of a step, in threads, while other steps are worked on.
     """
     single = [key for key, handles in chains.items() if len(handles) == 1]
-    here = _brought_together(pool, [rows[key] for key in single])
+    here = _is_arranged_here(pool, [rows[key] for key in single])
     alone = pool.call(_in_one, [(chain,) for key in single for chain in chains[key].consume()], here)
     outlines, ranges = _in_ranges(pool, {key: handles for key, handles in chains.items() if key not in single})
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-finish") as threads:
@@ -138,7 +138,7 @@ def finalize(
     return {key: learned[key].result() for key in chains}
 
 
-def _brought_together(pool: Pool, rows: Sequence[RowCount]) -> bool:
+def _is_arranged_here(pool: Pool, rows: Sequence[RowCount]) -> bool:
     """Whether steps of one chain each are put in order in this process, which needs them: on a GPU that has room.
 
     GPU to GPU, rows take no time; out of the host memory of other workers they come at a gigabyte a second.
@@ -185,7 +185,7 @@ def _slices(pool: Pool, arranged: Handles, outlines: Sequence[Outline]) -> Handl
     rows = sum(outline.rows for outline in outlines)
     sizes = SIZES[outlines[0].engine]
     edges = _edges([outline.sample for outline in outlines], rows, sizes)
-    cuts = pool.call(_cut, [(chain, edges) for chain in arranged.consume()])
+    cuts = pool.call(_slice_chain, [(chain, edges) for chain in arranged.consume()])
     return Handles(pool.call(_slice, [(cut, number) for cut in cuts]) for number in range(len(edges) + 1))
 
 
@@ -197,7 +197,7 @@ def _finish(
     known: Callable[[FittedValues], None],
 ) -> tuple[FittedValues, FittedValues]:
     """(fitted values, partials for a refit) of all rows in order, which come as the tables of the ranges."""
-    fitted, for_refit = op.parted(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
+    fitted, for_refit = op.split_learned(None, op.finish(pa.concat_tables(tables).combine_chunks(), sums, unit))
     known(fitted)
     known(for_refit)
     return fitted, for_refit
@@ -225,7 +225,7 @@ def _sort_keys(op: Keyed, table: object, rows: Sequence[int]) -> list[tuple[Any,
         return []
     engine = engines.engine_of(table)
     fetched = engine.host_table(engine.table_rows(table, np.array(rows, dtype=np.int64)))
-    stored = pa.table({f.name: fetched[f.name].cast(stored_type(f.type)) for f in fetched.schema})
+    stored = pa.table({f.name: fetched[f.name].cast(to_storage_type(f.type)) for f in fetched.schema})
     return [op.place(row) for row in stored.to_pylist()]
 
 
@@ -239,7 +239,7 @@ def _edges(samples: Sequence[list[tuple[Any, ...]]], rows: int, sizes: Sizes) ->
     return [keys[len(keys) * i // ranges] for i in range(1, ranges)] if keys else []
 
 
-def _cut(chain: Chain, edges: Sequence[tuple[Any, ...]]) -> list[Slice]:
+def _slice_chain(chain: Chain, edges: Sequence[tuple[Any, ...]]) -> list[Slice]:
     """The slices of an arranged chain, one for each range."""
     (table,) = chain.tables
     if not edges:

@@ -21,10 +21,10 @@ from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.evaluation import explained, titled
+from tasks.graph.evaluation import describe_step, explain_error
 from tasks.graph.failed_casts import Record, records
 from tasks.graph.partition_work import Work, block_offsets
-from tasks.graph.seen import Seen, counted, together
+from tasks.graph.seen import Seen, find_counted_columns, together
 from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.count_tables import CountTables
@@ -32,7 +32,7 @@ from tasks.learning.finalize import Concluded, conclude
 from tasks.learning.growth import Base, change_of, frozen_values, working_here
 from tasks.learning.handles import Handles
 from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
-from tasks.learning.refit_modes import Mode, behind, changed_tables
+from tasks.learning.refit_modes import Mode, behind, describe_changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
 from tasks.ops.fitted_values import FittedValues
@@ -68,7 +68,7 @@ class LearningResult:
     left_out: Mapping[str, int] = field(default_factory=dict)
     has_read_rows: bool = False
 
-    def learned_rows(self, rows: int) -> int:
+    def count_learned_rows(self, rows: int) -> int:
         """How many of the `rows` of a plan were learned from: those that the rules of the source leave; 0 without a
         pass. Filters of the graph may leave fewer to single operators."""
         gone = sum(self.left_out.get(reason, 0) for reason in ("filtered", "repeated", "other_splits", "downsampled"))
@@ -171,7 +171,7 @@ def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar)
     work = phases.work
     base = phases.base
     options = phases.options
-    applied = _applied_values(phases.bound, depth, learned.state, phases.unchanged)
+    applied = _select_applied_values(phases.bound, depth, learned.state, phases.unchanged)
     state = State(applied, refit_tables=learned.refit_tables, rules=learned.state.rules)
     work = replace(work, state=state, training=True, depth=depth, first_row=base.first_row)
     phase = Phase(work, depth, options.floor, unchanged=phases.unchanged)
@@ -188,7 +188,7 @@ def _learn_phase(phases: Phases, number: int, depth: int, learned: LearnedSoFar)
         if columns:
             fitted = concluded.each("fitted")
             for_refit = concluded.each("for_refit")
-            learned.passes.append(counts.seen(columns, concluded.tables, fitted, for_refit))
+            learned.passes.append(counts.sketch_columns(columns, concluded.tables, fitted, for_refit))
         # Further passes read the same rows: these are not profiled, counted or reported a second time.
         columns = {}
         progress = None
@@ -203,7 +203,7 @@ def _make_final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> St
     bound = Bound(phases.work.final, phases.work.schema, state.values)  # without the columns that steps have dropped
     order = [step.key for step in (*bound.learned_from_parameters, *bound.learning)]
     values = {key: state.values[key] for key in order}
-    partials = {key: state.partials[key] for key in order} | base.left_out(order)
+    partials = {key: state.partials[key] for key in order} | base.collect_unused_vocabularies(order)
     changes = {
         "base": base.version,
         "rows": {"old": base.rows, "new": plan.numbered_rows},
@@ -213,16 +213,16 @@ def _make_final_state(phases: Phases, learned: LearnedSoFar, is_fit: bool) -> St
     return State(values, partials, {} if is_fit else changes, rows, learned.refit_tables, state.rules)
 
 
-def _applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> FittedValues:
+def _select_applied_values(bound: Bound, depth: int, state: State, unchanged: frozenset[str]) -> FittedValues:
     """What is learned so far; tables of keys only of the steps that a phase applies: workers need no others."""
     steps = [s for s in bound.learning if s.depth == depth and s.key not in unchanged]
     targets = [place for s in (*steps, *bound.filters) for place in s.fit_inputs.values()]
     applied = {step.key for step in bound.needed_steps(targets)}
     keyed = {s.key for s in bound.learning if isinstance(s.op, Keyed)}
-    return {key: v if key in applied or key not in keyed else _plain(v) for key, v in state.values.items()}
+    return {key: v if key in applied or key not in keyed else _drop_tables(v) for key, v in state.values.items()}
 
 
-def _plain(fitted: FittedValues) -> dict[str, Any]:
+def _drop_tables(fitted: FittedValues) -> dict[str, Any]:
     return {name: value for name, value in fitted.items() if not isinstance(value, pa.Table)}
 
 
@@ -231,7 +231,7 @@ def _changes_of_parameters(bound: Bound, state: State, base: Base) -> dict[str, 
     steps = {s.key: s for s in bound.learned_from_parameters}
     changes = {}
     _check_columns(bound, state, base)
-    for key, why in changed_tables(bound, base.state.values, state.values).items():
+    for key, why in describe_changed_tables(bound, base.state.values, state.values).items():
         step = steps[key]
         old = base.state.values[key]
         new = state.values[key]
@@ -251,7 +251,7 @@ def _check_columns(bound: Bound, state: State, base: Base) -> None:
         if was != are:
             differ = sorted(set(was.items()) ^ set(are.items()))
             raise DataError(
-                f"{titled(now)} would make other columns than in the base",
+                f"{describe_step(now)} would make other columns than in the base",
                 where=", ".join(now.op.files),
                 why="they differ in " + ", ".join(dict.fromkeys(name for name, _ in differ)),
                 do=f"give the table the columns that it had, or freeze it: refit: {{{type(now.op).__name__}: freeze}}",
@@ -276,7 +276,7 @@ def from_parameters(bound: Bound, base: Base) -> tuple[dict[str, Any], dict[str,
         try:
             fitted[step.key] = step.op.finalize_unit(None, step.unit)
         except Exception as error:
-            raise explained(error, step, "statistics") from error
+            raise explain_error(error, step, "statistics") from error
     return fitted, {key: {} for key in fitted}
 
 
@@ -302,7 +302,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     work = phase.work
     xp = work.kernels.xp
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
-    evaluation = work.opened(partition, targets)
+    evaluation = work.open_partition(partition, targets)
     evaluation.columns(targets)
     offsets = {space: block_offsets(partition, c.ordered(), xp) for space, c in evaluation.contexts.items()}
     partials: dict[str, Partial] = {}
@@ -314,19 +314,19 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         context = replace(evaluation.contexts[step.space], question=phase.question(step))
         try:
             if order_free(step, work.bound):
-                with evaluation.noted(step):
+                with evaluation.note_users_code(step):
                     observed = op.observe_unit(columns, step.unit, context)
                 tree = {(-1, 0): large_tables.split_if_large(op, observed)}
             else:
-                with evaluation.noted(step):
+                with evaluation.note_users_code(step):
                     by_block = op.observe_blocks(columns, step.unit, context, offsets[step.space])
                 if work.profile and not work.filters:
                     moments |= _take_moments_of_source(step, by_block, work.bound)
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
-            raise explained(error, step, evaluation.place(step)) from error
+            raise explain_error(error, step, evaluation.place(step)) from error
         partials[step.key] = Partial(step, tree)
-    seen = Seen() if work.profile is None else work.seen(evaluation, partition, moments)
+    seen = Seen() if work.profile is None else work.profile_rows(evaluation, partition, moments)
     seen.left_out = evaluation.left_out
     return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
 
@@ -345,7 +345,7 @@ def _profiling(phase: Phase, known: set[str]) -> tuple[Phase, dict[str, str]]:
     work = phase.work
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
     names = [name for name in work.reads(targets) if name != ROW and name not in known]
-    columns = {} if work.filters else counted(work.bound, phase.steps)
+    columns = {} if work.filters else find_counted_columns(work.bound, phase.steps)
     columns = {key: name for key, name in columns.items() if name in names}
     rest = tuple(name for name in names if name not in columns.values())
     return replace(phase, work=replace(work, profile=rest)), columns

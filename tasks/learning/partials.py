@@ -14,8 +14,8 @@ from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.task_result import TaskResult
 from tasks.graph import seen as rows_seen
 from tasks.graph.binding import Step
-from tasks.graph.evaluation import explained
-from tasks.graph.failed_casts import Record, added
+from tasks.graph.evaluation import explain_error
+from tasks.graph.failed_casts import Record, sum_records
 from tasks.graph.partition_work import Work
 from tasks.graph.seen import Seen
 from tasks.learning import large_tables
@@ -106,10 +106,10 @@ def merge(partials: Sequence[Observed]) -> Observed:
             else:
                 tree = join_siblings(op, {place: partial for t in trees for place, partial in t.items()})
         except Exception as error:
-            raise explained(error, first.step, "statistics") from error
+            raise explain_error(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
-    failed = added(p.failed for p in partials)
-    seen = rows_seen.added(p.seen for p in partials)
+    failed = sum_records(p.failed for p in partials)
+    seen = rows_seen.merge_seen(p.seen for p in partials)
     return with_size(Observed(merged, sum(p.halved for p in partials), failed, seen))
 
 

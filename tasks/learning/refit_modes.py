@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tasks.errors import JobError, few, near
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.evaluation import titled
-from tasks.graph.matching import learned_steps
+from tasks.graph.evaluation import describe_step
+from tasks.graph.matching import index_learned_steps
 from tasks.ops.base import Learned
 from tasks.ops.fitted_values import FittedValues
 
@@ -51,13 +51,13 @@ def modes(
 
     A JobError for a setting that names no learned step (with near names), or that is impossible (with the reason).
     """
-    steps = learned_steps(bound)
-    return _ModeDecision(bound, steps, _chosen(bound, steps, settings), refit_all, new).all()
+    steps = index_learned_steps(bound)
+    return _ModeDecision(bound, steps, _match_settings(bound, steps, settings), refit_all, new).all()
 
 
 def behind(bound: Bound, step: Step) -> list[Step]:
     """The learned steps that a step is behind: what it learns from is made of their outputs, or filtered by them."""
-    todo = [bound.origin(*place) for place in _learned_from(bound, step)]
+    todo = [bound.origin(*place) for place in _find_learning_inputs(bound, step)]
     learned = dict[str, Step]()
     seen = set[str]()
     while todo:
@@ -71,7 +71,9 @@ def behind(bound: Bound, step: Step) -> list[Step]:
     return sorted(learned.values(), key=lambda s: (s.node, s.key))
 
 
-def changed_tables(bound: Bound, old: Mapping[str, FittedValues], new: Mapping[str, FittedValues]) -> dict[str, str]:
+def describe_changed_tables(
+    bound: Bound, old: Mapping[str, FittedValues], new: Mapping[str, FittedValues]
+) -> dict[str, str]:
     """By step, a sentence on each side table that differs from what the base's fit read, and on the steps behind it.
 
     `old` and `new` are the learned values of the base and of now.
@@ -82,9 +84,11 @@ def changed_tables(bound: Bound, old: Mapping[str, FittedValues], new: Mapping[s
             continue
         later = [s for s in bound.learned if step.key in {u.key for u in behind(bound, s)}]
         files = ", ".join(step.op.files) or "its table"
-        text = f"{files} of {titled(step)} differs from what the base read"
+        text = f"{files} of {describe_step(step)} differs from what the base read"
         if later:
-            text += f"; behind it {few([titled(s) for s in later])}, which learned earlier rows with the older one"
+            text += (
+                f"; behind it {few([describe_step(s) for s in later])}, which learned earlier rows with the older one"
+            )
         sentences[step.key] = text
     return sentences
 
@@ -155,7 +159,7 @@ class _ModeDecision:
             return "merged", "read again"
         moving = [s for s in before if self._moves(s)]
         if moving:
-            names = few([titled(s) for s in moving])
+            names = few([describe_step(s) for s in moving])
             why = f"its input comes from {names}, whose outputs move as it learns"
             if word == "merge":
                 stay = few(dict.fromkeys(type(s.op).__name__ for s in moving))
@@ -163,7 +167,7 @@ class _ModeDecision:
             return "frozen", why
         ids = [s for s in before if self.of(s).mode == "appended"]
         clauses = [nature_why or (APPENDED if nature == "appended" else MERGED)]
-        clauses += [f"behind {few([titled(s) for s in ids])}: {ON_DISK}"] if ids else []
+        clauses += [f"behind {few([describe_step(s) for s in ids])}: {ON_DISK}"] if ids else []
         clauses += [clause for clause in (_within_one_refit(self.bound, step),) if clause]
         return nature, "; ".join(clauses)
 
@@ -178,7 +182,7 @@ def _op(step: Step) -> Learned:
     return step.op
 
 
-def _learned_from(bound: Bound, step: Step) -> list[tuple[int, str]]:
+def _find_learning_inputs(bound: Bound, step: Step) -> list[tuple[int, str]]:
     """The columns that a step learns from: its inputs, and those of the filters that choose its rows."""
     filters = [f for f in bound.filters_of(step.within) if f.depth < step.depth] if _op(step).passes else []
     return [*step.fit_inputs.values(), *(place for f in filters for place in f.inputs.values())]
@@ -186,14 +190,14 @@ def _learned_from(bound: Bound, step: Step) -> list[tuple[int, str]]:
 
 def _within_one_refit(bound: Bound, step: Step) -> str:
     """What a step's input is made of, or filtered by, that ends with the rows of a refit: groups and runs of rows."""
-    makers = {s.key: s for s in bound.needed_steps(_learned_from(bound, step)) if s.key != step.key}.values()
+    makers = {s.key: s for s in bound.needed_steps(_find_learning_inputs(bound, step)) if s.key != step.key}.values()
     names = dict.fromkeys(type(s.op).__name__ for s in makers if s.op.groups_rows or s.op.run_columns)
     return f"{few(names)} works within a night: a key in two nights is two runs of rows" if names else ""
 
 
-def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _match_settings(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """By step: (the name in the settings that decides about it, freeze or merge)."""
-    named = {key: _names(bound, step) for key, step in steps.items()}
+    named = {key: _list_setting_names(bound, step) for key, step in steps.items()}
     levels = list(zip(*named.values(), strict=True))
     known = list(dict.fromkeys(name for level in reversed(levels) for names in level for name in names))
     for name, word in settings.items():
@@ -210,13 +214,13 @@ def _chosen(bound: Bound, steps: Mapping[str, Step], settings: Mapping[str, str]
         at_level = next(([n for n in names if n in settings] for names in of_step if set(names) & set(settings)), [])
         if len({settings[name] for name in at_level}) > 1:
             both = ", ".join(f"{name}: {settings[name]}" for name in at_level)
-            raise JobError(f"refit says two things about {titled(steps[key])}", why=both, do="say one of them")
+            raise JobError(f"refit says two things about {describe_step(steps[key])}", why=both, do="say one of them")
         if at_level:
             chosen[key] = at_level[0], settings[at_level[0]]
     return chosen
 
 
-def _names(bound: Bound, step: Step) -> list[list[str]]:
+def _list_setting_names(bound: Bound, step: Step) -> list[list[str]]:
     """The names under which settings may speak of a step: itself, its columns, its entry, its operator."""
     entry = bound.nodes[step.node].name
     operator = dict.fromkeys([str(step.op.to_json()["op"]), type(step.op).__name__])
@@ -224,7 +228,9 @@ def _names(bound: Bound, step: Step) -> list[list[str]]:
 
 
 def _impossible(step: Step, name: str, why: str, do: str) -> JobError:
-    return JobError(f"{titled(step)} cannot be merged by a refit", where=f"refit: {{{name}: merge}}", why=why, do=do)
+    return JobError(
+        f"{describe_step(step)} cannot be merged by a refit", where=f"refit: {{{name}: merge}}", why=why, do=do
+    )
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -31,12 +31,21 @@ from tasks.core.pickled_fields import PickledFields
 from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
-from tasks.loading.batch_arrays import Arrays, GroupColumn, arrays, filled, group_columns, in_order, jagged, joined
-from tasks.manifest import Manifest, alike, chosen_versions, common_columns
+from tasks.loading.batch_arrays import (
+    Arrays,
+    GroupColumn,
+    arrays,
+    assemble_batch,
+    fill_null_floats,
+    group_columns,
+    in_order,
+    jagged,
+)
+from tasks.manifest import Manifest, alike, choose_versions, common_columns
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import DIGEST
 from tasks.storage.files import local_folder
-from tasks.storage.files_being_read import OpenFolder, gone, open_output
+from tasks.storage.files_being_read import OpenFolder, make_output_gone_error, open_output
 from tasks.storage.own_files import current
 
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
@@ -180,7 +189,7 @@ class Loader(PickledFields):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "manifests": self.manifests}
 
-    def changed(self, **settings: Any) -> Loader:
+    def with_settings(self, **settings: Any) -> Loader:
         """The loader with other settings, of the output that this one holds."""
         changed = object.__new__(Loader)
         changed.__dict__.update(self.__dict__ | settings)
@@ -194,7 +203,7 @@ class Loader(PickledFields):
             check_discarded(current(Path(self.path)), Path(self.path))
             return [Manifest.load(self.path)]
         folder = Path(local_folder(self.path, "the output", "path"))
-        return [Manifest.load(path) for path in chosen_versions(folder, self.versions)]
+        return [Manifest.load(path) for path in choose_versions(folder, self.versions)]
 
     @cached_property
     def _opened(self) -> list[OpenFolder]:
@@ -218,7 +227,11 @@ class Loader(PickledFields):
         opened, part = self._places[name]
         place = opened.path / part
         if not place.exists():
-            raise gone(opened.folder) if opened.is_moved else _damaged(opened.folder, f"{part} is missing")
+            raise (
+                make_output_gone_error(opened.folder)
+                if opened.is_moved
+                else _make_damage_error(opened.folder, f"{part} is missing")
+            )
         return place
 
     @property
@@ -521,7 +534,7 @@ class _DeviceSequence(_Sequence[B]):
         if thread is None:
             for at, _, _ in places:
                 if at not in self.groups:
-                    self.groups[at] = partial(_same, self._ordered(at))
+                    self.groups[at] = partial(_same, self._load_group(at))
         else:
             while len(self.groups) < 2 and (at := next(self.needed, -1)) >= 0:
                 self._begin_group(thread, at)
@@ -529,23 +542,23 @@ class _DeviceSequence(_Sequence[B]):
 
     def _begin_group(self, thread: ThreadPoolExecutor, at: int) -> None:
         if at > self.furthest:
-            self.groups[at], self.furthest = thread.submit(self._ordered, at).result, at
+            self.groups[at], self.furthest = thread.submit(self._load_group, at).result, at
 
     def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> B:
         try:
             with self.device.handing_over(self.stream() if self.stream else None):
-                return self.convert(joined(self.device.xp, read))
+                return self.convert(assemble_batch(self.device.xp, read))
         except Exception as error:
             if is_out_of_memory(error):
                 raise self._memory_error(error, "a batch", f"{self.loader.batch_size:,} rows") from error
             raise
 
-    def _ordered(self, at: int) -> dict[str, GroupColumn]:
+    def _load_group(self, at: int) -> dict[str, GroupColumn]:
         """A group in the order of the epoch."""
         group = self._at(at)
         try:
             with self.device.reading():
-                columns = self._decoded(group)
+                columns = self._decode_group(group)
                 index = self.device.put(self._order(at)) if self.loader.shuffle else None
                 xp = self.device.xp
                 host = self.device.host
@@ -556,22 +569,22 @@ class _DeviceSequence(_Sequence[B]):
                 raise self._memory_error(error, what, f"{group.rows:,} rows") from error
             raise
 
-    def _decoded(self, group: Group) -> dict[str, GroupColumn]:
+    def _decode_group(self, group: Group) -> dict[str, GroupColumn]:
         """The columns of a group as the device reads them, and those that only Arrow reads."""
         types = {name: self.loader.schema[name].dtype for name in self.loader.names}
         columns = dict[str, GroupColumn]()
-        for name, (values, valid, offsets) in self._stored(group, types).items():
-            numbers = filled(self.device.xp, name, leaf_type(types[name]), values, valid)
+        for name, (values, valid, offsets) in self._read_on_device(group, types).items():
+            numbers = fill_null_floats(self.device.xp, name, leaf_type(types[name]), values, valid)
             columns[name] = GroupColumn(numbers, offsets)
         if others := [name for name in self.loader.names if name not in columns]:
             columns |= group_columns(self.files.read(group, others), self.device.put)
         return columns
 
-    def _stored(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
+    def _read_on_device(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
         if self.files.arrow:
             return {}
         path = self.loader.place(group.path)
-        named = self.files.named(group.path)
+        named = self.files.parse_folder_values(group.path)
         sized = {
             name for name in types if "fixed_size" in self.loader.schema[name].properties
         }  # rows of a length: Arrow's
@@ -612,7 +625,7 @@ class _Files:
     def read(self, group: Group, names: Sequence[str]) -> pa.Table:
         """Columns of a group; those that name its folder have one value throughout."""
         file = self._file(group.path)
-        named = self.named(group.path)
+        named = self.parse_folder_values(group.path)
         inside = [name for name in names if name not in named]
         if self.arrow:
             table = pa.Table.from_batches([file.get_batch(group.number)]).select(inside)
@@ -642,7 +655,7 @@ class _Files:
         self.open.move_to_end(path)
         return self.open[path]
 
-    def named(self, path: str) -> dict[str, pa.Scalar]:
+    def parse_folder_values(self, path: str) -> dict[str, pa.Scalar]:
         """The columns that the folder of a file names, with their values."""
         partitioning = self.loader.manifest.partitioning
         if partitioning is None:
@@ -658,16 +671,18 @@ def _rows_of(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool)
     """The rows of each group of a file; a DataError where it is not as the manifest of its folder says."""
     stat = place.stat()
     if stat.st_size != part["bytes"]:
-        raise _damaged(folder, f"{part['path']} has {stat.st_size:,} bytes, the manifest says {part['bytes']:,}")
+        raise _make_damage_error(
+            folder, f"{part['path']} has {stat.st_size:,} bytes, the manifest says {part['bytes']:,}"
+        )
     key = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
     if key not in _rows:
         _rows[key] = (_rows_of_arrow if is_arrow else _rows_of_parquet)(str(place))
     if (rows := sum(_rows[key])) != part["rows"]:
-        raise _damaged(folder, f"{part['path']} holds {rows:,} rows, the manifest says {part['rows']:,}")
+        raise _make_damage_error(folder, f"{part['path']} holds {rows:,} rows, the manifest says {part['rows']:,}")
     return _rows[key]
 
 
-def _damaged(folder: Path, what: str) -> DataError:
+def _make_damage_error(folder: Path, what: str) -> DataError:
     return DataError(what, where=str(folder), do=f"see what else is damaged: rowmill verify {folder}")
 
 
@@ -733,4 +748,4 @@ def loader(
     if not tags:
         return source
     tagged = source.schema.with_any_tag(tags, str(path))
-    return source.changed(columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))
+    return source.with_settings(columns=tuple(dict.fromkeys([*(columns or ()), *tagged])))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list
 from tasks.engines.algorithms.arrow_arrays import one_array
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.errors import DataError, JobError, near
 
 ELEMENTS = 1 << 24  # elements of lists that are put in order at once: their numbers take 24 bytes each
@@ -72,10 +72,10 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
         elif is_list(values.type):
             lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
             by_column.lengths[name] = lengths
-            by_column[name] = _numbers(name, values.flatten())
+            by_column[name] = _to_numpy(name, values.flatten())
             by_column[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
         else:
-            by_column[name] = _numbers(name, values)
+            by_column[name] = _to_numpy(name, values)
     return by_column
 
 
@@ -85,7 +85,7 @@ def _rows_of_one_length(name: str, values: pa.FixedSizeListArray) -> np.ndarray:
     if values.null_count:
         valid = pa.array(np.repeat(np.asarray(values.is_valid()), size))
         elements = pc.if_else(valid, elements, pa.scalar(None, elements.type))
-    return _numbers(name, elements).reshape(len(values), size)
+    return _to_numpy(name, elements).reshape(len(values), size)
 
 
 def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str | None]) -> dict[str, Any]:
@@ -171,7 +171,9 @@ def _lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
     return np.diff(offsets if isinstance(offsets, np.ndarray) else offsets.get())
 
 
-def filled(xp: ModuleType, name: str, dtype: pa.DataType, values: np.ndarray, valid: Any | None) -> np.ndarray:
+def fill_null_floats(
+    xp: ModuleType, name: str, dtype: pa.DataType, values: np.ndarray, valid: Any | None
+) -> np.ndarray:
     """The stored values of a column of numbers, a null float as NaN: what `arrays` makes of the same column.
 
     `valid` says which values are not null; None: all. A DataError for nulls in a column of integers, booleans or times.
@@ -205,13 +207,13 @@ def in_order(xp: ModuleType, host: Callable[[Any], np.ndarray], column: GroupCol
     return GroupColumn(elements, offsets, ends)
 
 
-def joined(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]) -> Arrays:
+def assemble_batch(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]) -> Arrays:
     """The batch of rows [low, high) of each (row group, low, high), in memory of its own."""
     batch = Arrays()
     for name, column in pieces[0][0].items():
         parts = [(group[name], low, high) for group, low, high in pieces]
         if column.offsets is None:
-            batch[name] = _copied(xp, [part.values[low:high] for part, low, high in parts])
+            batch[name] = _copy_parts(xp, [part.values[low:high] for part, low, high in parts])
             continue
         elements = list[Any]()
         offsets = list[Any]()
@@ -226,12 +228,12 @@ def joined(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int
             offsets.append(part.offsets[low + bool(offsets) : high + 1] + (count - start))
             lengths.append(np.diff(part.ends[low : high + 1]))
             count += stop - start
-        batch[name], batch[f"{name}_offsets"] = _copied(xp, elements), _copied(xp, offsets)
+        batch[name], batch[f"{name}_offsets"] = _copy_parts(xp, elements), _copy_parts(xp, offsets)
         batch.lengths[name] = np.concatenate(lengths)
     return batch
 
 
-def _copied(xp: ModuleType, parts: Sequence[Any]) -> np.ndarray:
+def _copy_parts(xp: ModuleType, parts: Sequence[Any]) -> np.ndarray:
     return parts[0].copy() if len(parts) == 1 else xp.concatenate(parts)
 
 
@@ -245,12 +247,12 @@ def group_columns(table: pa.Table, put: Callable[[np.ndarray], Any]) -> dict[str
     return columns
 
 
-def _numbers(name: str, values: pa.Array) -> np.ndarray:
+def _to_numpy(name: str, values: pa.Array) -> np.ndarray:
     dtype = values.type
     if pa.types.is_boolean(dtype):
         values = values.cast(pa.uint8())
     elif pa.types.is_temporal(dtype):
-        values = values.cast(stored_type(dtype))
+        values = values.cast(to_storage_type(dtype))
     elif not (pa.types.is_integer(dtype) or pa.types.is_floating(dtype)):
         raise DataError(
             f"column {name!r} is {dtype}, which is not a number",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from tasks.errors import DataError, JobError, near
-from tasks.graph.saved_workflow import fitted_folder
+from tasks.graph.saved_workflow import find_fitted_folder
 from tasks.graph.state import ChangesForm, read_json
 from tasks.storage.discarded import check_discarded
-from tasks.storage.documents import damaged, parsed
+from tasks.storage.documents import make_damage_error, parse_document
 from tasks.storage.own_files import CHANGES, current
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def grow(
         )
     grown: Any = _empty_like(array, new)
     grown[:old] = _values(array)
-    draw = _drawn(rule, array, first, seed)
+    draw = _make_initializer(rule, array, first, seed)
     for start, stop in _chunks(old, new, array.shape):
         _set(grown, start, stop, draw(np.arange(start, stop, dtype=np.int64)))
     return _like(weight, grown)
@@ -110,11 +110,11 @@ def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
     """The entry of the step whose ids are meant; a JobError if there is none, or if it has no new ids."""
     where = "" if isinstance(changes, Mapping) else str(changes)
     if not isinstance(changes, Mapping):
-        changes = _read(Path(changes))
+        changes = _read_changes_file(Path(changes))
     steps = list(changes["steps"].values()) if "steps" in changes else [changes]
     ids = [step for step in steps if step["op"] == "Categorify"]
-    names = list(dict.fromkeys(name for step in ids for name in _names(step)))
-    chosen = [step for step in ids if column is None or column in _names(step)]
+    names = list(dict.fromkeys(name for step in ids for name in _list_vocabulary_names(step)))
+    chosen = [step for step in ids if column is None or column in _list_vocabulary_names(step)]
     if not chosen:
         other = next((step for step in steps if column in step["columns"]), None)
         why = f"{other['op']} has no ids" if other else f"there are ids of {', '.join(names) or 'no column'}"
@@ -129,24 +129,24 @@ def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
         raise JobError(f"the ids of {', '.join(step['columns'])} are {step['mode']}", where=where, why=why, do=do)
     for name in ("first_id", "old_rows", "new_rows"):
         if not isinstance(step.get(name), int) or step[name] < 0:
-            raise damaged(Path(where) / CHANGES, name, f"it is {step.get(name)!r}, no number of ids")
+            raise make_damage_error(Path(where) / CHANGES, name, f"it is {step.get(name)!r}, no number of ids")
     return step
 
 
-def _names(step: Mapping[str, Any]) -> list[str]:
+def _list_vocabulary_names(step: Mapping[str, Any]) -> list[str]:
     """Columns of a step's vocabulary, as a user may name them: each, and the tuple's."""
     columns = list(step["columns"])
     return columns if len(columns) == 1 else [*columns, "_".join(columns)]
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_changes_file(path: Path) -> Mapping[str, Any]:
     check_discarded(current(path), path)
-    folder = fitted_folder(path)
+    folder = find_fitted_folder(path)
     if not (folder / CHANGES).exists():
         why = "only what a refit wrote has changes: a first fit has no night before it"
         raise DataError(f"{CHANGES} is missing", where=str(folder), why=why, do="train on it from the beginning")
     changes = read_json(folder / CHANGES)
-    parsed(ChangesForm, changes, folder / CHANGES)
+    parse_document(ChangesForm, changes, folder / CHANGES)
     return changes
 
 
@@ -190,7 +190,7 @@ def _chunks(start: int, stop: int, shape: Sequence[int]) -> Iterator[tuple[int, 
         yield first, min(stop, first + step)
 
 
-def _drawn(rule: Rule, old: Values, first: int, seed: int) -> Callable[[np.ndarray], Any]:
+def _make_initializer(rule: Rule, old: Values, first: int, seed: int) -> Callable[[np.ndarray], Any]:
     """The rule as a function of ids."""
     inner = tuple(old.shape[1:])
     if callable(rule):
@@ -202,13 +202,13 @@ def _drawn(rule: Rule, old: Values, first: int, seed: int) -> Callable[[np.ndarr
     if rule == "outside":
         middle = _floats(old[OUTSIDE:first]).mean(axis=0)
         return lambda ids: np.broadcast_to(middle, (len(ids), *inner))
-    mean, deviation = _moments(old, first)
+    mean, deviation = _compute_mean_and_deviation(old, first)
     if rule == "mean":
         return lambda ids: np.broadcast_to(mean, (len(ids), *inner))
     return lambda ids: mean + deviation * _normal(ids, inner, seed)
 
 
-def _moments(old: Values, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _compute_mean_and_deviation(old: Values, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation, by dimension, of the rows from `first` on: in two passes, a chunk at a time."""
     rows = old.shape[0] - first
     if rows < 1:
@@ -225,14 +225,14 @@ def _normal(ids: np.ndarray, inner: tuple[int, ...], seed: int) -> np.ndarray:
     Bits by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), normal by Box and Muller (1958).
     """
     width = int(np.prod(inner, dtype=np.int64))
-    key = _mixed(np.array([seed & (2**64 - 1)], np.uint64))
+    key = _mix_bits(np.array([seed & (2**64 - 1)], np.uint64))
     counter = ids.astype(np.uint64)[:, None] * np.uint64(width) + np.arange(width, dtype=np.uint64)
-    bits = [_mixed(_mixed(counter * np.uint64(2) + np.uint64(turn)) ^ key) >> np.uint64(11) for turn in (0, 1)]
+    bits = [_mix_bits(_mix_bits(counter * np.uint64(2) + np.uint64(turn)) ^ key) >> np.uint64(11) for turn in (0, 1)]
     radius = np.sqrt(-2 * np.log((bits[0].astype(np.float64) + 1) * 2.0**-53))
     return (radius * np.cos(2 * np.pi * (bits[1].astype(np.float64) * 2.0**-53))).reshape(len(ids), *inner)
 
 
-def _mixed(counter: np.ndarray) -> np.ndarray:
+def _mix_bits(counter: np.ndarray) -> np.ndarray:
     bits = (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -69,9 +69,9 @@ class Rows(IterableDataset):  # type: ignore[misc]
                 why=f"this one is {torch.__version__}",
                 do="install one from pytorch.org; rowmill.loader(.., device=) gives arrays of CuPy without PyTorch",
             )
-        self.jagged = {} if not jagged else _jagged_columns(jagged)
+        self.jagged = {} if not jagged else _parse_jagged(jagged)
         if self.jagged:
-            _keyed_jagged_tensor()
+            _import_keyed_jagged_tensor()
             self.loader = _with_columns(self.loader, self.jagged)
         default = _rank()
         self.rank = default[0] if rank is None else rank
@@ -173,23 +173,25 @@ class Rows(IterableDataset):  # type: ignore[misc]
             )
         device = torch.device(str(self.loader.device))
         number = torch.cuda.current_device() if device.index is None else device.index
-        return self.loader.changed(device=f"cuda:{number}"), lambda: int(torch.cuda.current_stream(number).cuda_stream)
+        return self.loader.with_settings(device=f"cuda:{number}"), lambda: int(
+            torch.cuda.current_stream(number).cuda_stream
+        )
 
     def _tensors(self, read: object) -> dict[str, Any]:
         columns = arrays(read)
-        owned = Arrays({name: _owned(values) for name, values in columns.items()}, lengths=columns.lengths)
+        owned = Arrays({name: _to_writable(values) for name, values in columns.items()}, lengths=columns.lengths)
         named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}
         inside = {part for name in named for part in (name, f"{name}_offsets")}
         batch: dict[str, Any] = {name: _tensor(values) for name, values in owned.items() if name not in inside}
         for key, features in self.jagged.items():
-            batch[key] = _keyed(owned, features)
+            batch[key] = _make_keyed_jagged_tensor(owned, features)
         return batch
 
 
 Features = dict[str, str | None]  # the columns of a jagged tensor, each with the column of its weights
 
 
-def _jagged_columns(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Features]:
+def _parse_jagged(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Features]:
     """The columns of each jagged tensor by its name. A JobError for a map that has both columns and tensors."""
     if not isinstance(jagged, Mapping):
         return {"jagged": _features(jagged)}
@@ -226,7 +228,7 @@ def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
                 where=loader.path,
                 do="name the tensor otherwise: jagged={'ids': [..]}",
             )
-    loader = loader.changed(columns=tuple(dict.fromkeys([*loader.names, *inside])))
+    loader = loader.with_settings(columns=tuple(dict.fromkeys([*loader.names, *inside])))
     for name, weight in (pair for features in jagged.values() for pair in features.items()):
         if weight is not None:
             _check_weights(loader, name, weight)
@@ -252,7 +254,7 @@ def _check_weights(loader: Loader, name: str, weight: str) -> None:
         )
 
 
-def _keyed_jagged_tensor() -> Any:
+def _import_keyed_jagged_tensor() -> Any:
     """The class of TorchRec; a HostError where it cannot be imported."""
     try:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -265,7 +267,7 @@ def _keyed_jagged_tensor() -> Any:
     return KeyedJaggedTensor
 
 
-def _keyed(columns: Arrays, features: Features) -> Any:
+def _make_keyed_jagged_tensor(columns: Arrays, features: Features) -> Any:
     """The KeyedJaggedTensor of columns of a batch."""
     types = {columns[name].dtype for name in features}
     if len(types) > 1 and all(dtype.kind == "i" for dtype in types):
@@ -273,7 +275,7 @@ def _keyed(columns: Arrays, features: Features) -> Any:
         columns = Arrays({**columns, **wide}, lengths=columns.lengths)
     parts = jagged(columns, features)
     tensors = {name: _tensor(parts[name]) for name in ("values", "lengths", "weights") if name in parts}
-    return _keyed_jagged_tensor()(keys=parts["keys"], **tensors)
+    return _import_keyed_jagged_tensor()(keys=parts["keys"], **tensors)
 
 
 def _tensor(values: Any) -> torch.Tensor:
@@ -305,7 +307,7 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
     return counts, turn
 
 
-def _owned(values: np.ndarray) -> np.ndarray:
+def _to_writable(values: np.ndarray) -> np.ndarray:
     """Values that a tensor may change: those of Arrow are read-only. Unsigned types as PyTorch computes with them."""
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
     if wider:

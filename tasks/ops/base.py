@@ -16,14 +16,14 @@ from pydantic_core import PydanticSerializationError
 from tasks.core.dtypes import dtype_name, is_bytes, is_list, kind_of, leaf_type, schema_advice
 from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.schema import Column, Schema
-from tasks.core.strict_json import JsonObject, decoded, encoded, marked, unmarked
+from tasks.core.strict_json import JsonObject, decode_floats, encode_floats, from_marked_json, to_marked_json
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError, mistakes, near, place_text
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.fitted_values import FittedValues
-from tasks.ops.installed import installed_operator, refuse_clash
+from tasks.ops.installed import load_installed_operator, refuse_clash
 from tasks.ops.user_code import import_path
 
 Unit = tuple[str, ...]  # the input columns that an operator treats together: one column, or a group
@@ -131,7 +131,7 @@ class Grown(NamedTuple):
     refit_table: pa.Table | None = None
 
 
-def _described(schema: JsonObject, cls: type[BaseModel]) -> None:
+def _add_descriptions(schema: JsonObject, cls: type[BaseModel]) -> None:
     """Give the JSON schema of an operator the texts of its docstring."""
     text = docstring_of(cls)
     schema["description"] = text.summary
@@ -155,7 +155,7 @@ class Operator(BaseModel):
         extra="forbid",
         arbitrary_types_allowed=True,
         ser_json_inf_nan="constants",
-        json_schema_extra=_described,
+        json_schema_extra=_add_descriptions,
     )
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
@@ -325,7 +325,7 @@ class Operator(BaseModel):
             raise JobError(f"{cls.__name__} cannot be saved", why=str(error), do="give plain values") from None
         fields = cls.model_fields.items()
         defaults = {n for n, f in fields if _identical(getattr(self, n), f.get_default(call_default_factory=True))}
-        return {"op": name, **{n: encoded(value) for n, value in values.items() if n not in defaults}}
+        return {"op": name, **{n: encode_floats(value) for n, value in values.items() if n not in defaults}}
 
 
 class Learned(Operator):
@@ -395,7 +395,7 @@ class Learned(Operator):
 
         Default: `partial`, with a mark where JSON has no tuples and no keys but texts (`tasks.core.strict_json`).
         """
-        return {"partial": marked(partial)}
+        return {"partial": to_marked_json(partial)}
 
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
         """(what a refit does with a unit, why in one clause) if nobody wants it otherwise. Default: of every unit the
@@ -415,7 +415,7 @@ class Learned(Operator):
         saved as it was.
         """
         try:
-            return unmarked(saved["partial"])
+            return from_marked_json(saved["partial"])
         except TypeError as error:
             raise DataError(
                 f"the partial of {type(self).__name__} cannot be read again",
@@ -451,7 +451,7 @@ class Learned(Operator):
         """
         return None
 
-    def parted(self, partial: Any, learned: FittedValues) -> tuple[FittedValues, FittedValues]:
+    def split_learned(self, partial: Any, learned: FittedValues) -> tuple[FittedValues, FittedValues]:
         """(the learned values that `apply` needs, the values that are saved apart for a refit)."""
         fitted = {name: value for name, value in learned.items() if name not in self.for_refit}
         for_refit = {name: value for name, value in learned.items() if name in self.for_refit}
@@ -520,7 +520,7 @@ def make_operator(spec: Mapping[str, Any] | str) -> Operator:
 
     A JobError for an unknown operator or parameter, a HostError for a class that cannot be imported here.
     """
-    spec = {"op": spec} if isinstance(spec, str) else decoded(spec)
+    spec = {"op": spec} if isinstance(spec, str) else decode_floats(spec)
     if "op" not in spec:
         raise JobError(f"an operator needs the key 'op': {spec!r}", do="write {op: Name, parameter: value}")
     name = str(spec.pop("op"))
@@ -535,7 +535,7 @@ def operator_class(name: str) -> type[Operator]:
     if ":" not in name:
         built_in = sorted(n for n in Operator.registry if ":" not in n)
         if name not in built_in:
-            return installed_operator(name, Operator, built_in)
+            return load_installed_operator(name, Operator, built_in)
         refuse_clash(name)
         return Operator.registry[name]
     cls = import_path(name)

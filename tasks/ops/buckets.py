@@ -146,7 +146,7 @@ class HashBucket(Operator):
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
     @model_validator(mode="after")
-    def _possible(self) -> HashBucket:
+    def _check_parameters(self) -> HashBucket:
         _check_buckets(self.num_buckets)
         return self
 
@@ -163,9 +163,9 @@ class HashBucket(Operator):
             column = columns[name]
             buckets = _buckets_of(self.num_buckets, name, "HashBucket")
             if engine.is_list(column):
-                out[name] = engine.with_leaves(column, hashed([engine.leaves(column)], buckets, context))
+                out[name] = engine.with_leaves(column, hash_to_buckets([engine.leaves(column)], buckets, context))
             else:
-                out[name] = hashed([column], buckets, context)
+                out[name] = hash_to_buckets([column], buckets, context)
         return out
 
 
@@ -205,7 +205,7 @@ class HashedCross(Operator):
     adds_tags = frozenset({Tags.CATEGORICAL.value})
 
     @model_validator(mode="after")
-    def _possible(self) -> HashedCross:
+    def _check_parameters(self) -> HashedCross:
         _check_buckets(self.num_buckets)
         return self
 
@@ -228,10 +228,10 @@ class HashedCross(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         name = "_X_".join(unit)
         buckets = _buckets_of(self.num_buckets, name, "HashedCross")
-        return {name: hashed([columns[n] for n in unit], buckets, context)}
+        return {name: hash_to_buckets([columns[n] for n in unit], buckets, context)}
 
 
-def hashed(columns: Sequence[Series], buckets: int, context: Context) -> Series:
+def hash_to_buckets(columns: Sequence[Series], buckets: int, context: Context) -> Series:
     """The hash of each row mod `buckets`, int32."""
     xp = context.engine.xp
     return context.engine.from_numbers((context.hashes(columns) % xp.uint32(buckets)).astype(xp.int32))

@@ -110,7 +110,7 @@ class Categorify(Keyed):
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> CountTable:
         """A table of the distinct values (v0, ..) and their `count`, nulls included."""
         engine = context.engine
-        if self.fixed(unit) is not None:
+        if self.look_up_vocabs(unit) is not None:
             columns = engine.slice_rows(columns, 0, 0)
         if self.combo and len(unit) > 1:
             return engine.count_values([columns[n] for n in unit], [f"v{i}" for i in range(len(unit))])
@@ -139,9 +139,9 @@ class Categorify(Keyed):
 
         `distinct` and `occurrences` are the numbers of both together; nulls are counted apart.
         """
-        vocabulary = self.fixed(unit)
+        vocabulary = self.look_up_vocabs(unit)
         if vocabulary is not None:
-            return fixed_vocabulary.learned_values(vocabulary, table.schema.types[:-1], "_".join(unit))
+            return fixed_vocabulary.make_learned_values(vocabulary, table.schema.types[:-1], "_".join(unit))
         limit = self.limit(self.max_size, unit)
         size = sums["kept"]
         if limit:
@@ -220,7 +220,7 @@ class Categorify(Keyed):
     # columns and types
 
     @model_validator(mode="after")
-    def _possible(self) -> Categorify:
+    def _check_parameters(self) -> Categorify:
         if self.num_buckets < 1:
             raise ValueError("num_buckets is at least 1: values out of the vocabulary need an id")
         if self.num_buckets >= 1 << 32:
@@ -254,11 +254,11 @@ class Categorify(Keyed):
 
     def check(self, unit: Unit, schema: Schema) -> None:
         super().check(unit, schema)
-        vocabulary = self.fixed(unit)
+        vocabulary = self.look_up_vocabs(unit)
         if vocabulary is not None:
             leaves = [schema[n].leaf for n in unit]
             for types in [leaves] if self.combo else [[leaf] for leaf in leaves]:
-                fixed_vocabulary.typed_columns(vocabulary, types, "_".join(unit))
+                fixed_vocabulary.to_typed_columns(vocabulary, types, "_".join(unit))
         kinds = {kind_of(schema[n].leaf) for n in unit if not pa.types.is_null(schema[n].leaf)}
         if len(unit) > 1 and not self.combo and len(kinds) > 1:
             raise DataError(
@@ -270,7 +270,7 @@ class Categorify(Keyed):
             raise DataError(f"combo does not take list columns ({', '.join(unit)})", do="code the lists on their own")
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        vocabulary = self.fixed(unit)
+        vocabulary = self.look_up_vocabs(unit)
         size = len(vocabulary) if vocabulary is not None else None if fitted is None else int(fitted["size"])
         rows = None if size is None else size + self.first_id
         wide = self.dtype == "int64" or (rows or self.first_id) > 2**31 - 1
@@ -295,12 +295,12 @@ class Categorify(Keyed):
 
     def counts_values(self, unit: Unit) -> bool:
         """Whether it counts the values of a unit: it does not where `vocabs` gives the vocabulary."""
-        return self.fixed(unit) is None
+        return self.look_up_vocabs(unit) is None
 
     # a refit
 
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
-        if self.fixed(unit) is not None:
+        if self.look_up_vocabs(unit) is not None:
             return "frozen", "the job gives the vocabulary (vocabs)"
         return self.on_refit, self.frozen_why
 
@@ -329,7 +329,7 @@ class Categorify(Keyed):
 
     # parameters by unit
 
-    def fixed(self, unit: Unit) -> list[Any] | None:
+    def look_up_vocabs(self, unit: Unit) -> list[Any] | None:
         """The vocabulary that `vocabs` gives for a unit, in place of a learned one."""
         if isinstance(self.vocabs, dict):
             return next((self.vocabs[n] for n in (*unit, self.name_sep.join(unit)) if n in self.vocabs), None)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, model_validator
 from tasks import engines
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.moments import Moments, deviation, joined
+from tasks.engines.algorithms.moments import Moments, deviation, merge_moments
 from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, refuse_infinite
 from tasks.ops.fitted_values import FittedValues
@@ -83,7 +83,7 @@ class Normalize(Learned):
         return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
 
     def merge(self, a: Moments, b: Moments) -> Moments:
-        return joined(a, b)
+        return merge_moments(a, b)
 
     def finalize(self, partial: Moments) -> FittedValues:
         n, mean, _, low, high = partial
@@ -173,7 +173,7 @@ class FillMissing(Operator):
         columns = [self.output(schema[name]) for name in unit]
         for column in columns:
             check_fits(self.fill_value, leaf_type(column.dtype), column.name, "FillMissing", "fill_value")
-        return columns + filled_columns(columns) if self.add_binary_cols else columns
+        return columns + make_flag_columns(columns) if self.add_binary_cols else columns
 
     @model_validator(mode="after")
     def _some_value(self) -> FillMissing:
@@ -187,17 +187,17 @@ class FillMissing(Operator):
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
-        return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
+        return out | flag_nulls(columns, unit, context) if self.add_binary_cols else out
 
 
-def filled_columns(columns: Sequence[Column]) -> list[Column]:
+def make_flag_columns(columns: Sequence[Column]) -> list[Column]:
     """The columns that say where columns were filled: of bools, of lists of them for lists."""
     tags = frozenset({Tags.CATEGORICAL.value})
     types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in columns]
     return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(columns, types, strict=True)]
 
 
-def filled_flags(columns: Columns, unit: Unit, context: Context) -> Columns:
+def flag_nulls(columns: Columns, unit: Unit, context: Context) -> Columns:
     """Where columns, or the elements of their lists, are null."""
     engine = context.engine
     flags = {}

@@ -14,10 +14,10 @@ from tasks import engines
 from tasks.core.dtypes import dtype_name, kind_of, leaf_type, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms import column_sketch
-from tasks.engines.algorithms.moments import Moments, deviation, joined
+from tasks.engines.algorithms.moments import Moments, deviation, merge_moments
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, extremes, on_host, total
-from tasks.engines.convert.python_values import listed, value_of
+from tasks.engines.convert.python_values import to_python_list, value_of
 from tasks.errors import DataError
 from tasks.ops.base import Array, Columns, Context, Learned, Series, Unit
 from tasks.ops.fitted_values import FittedValues
@@ -91,11 +91,11 @@ class DataStats(Learned):
             partial["lengths"] = (len(lengths), total(lengths), *ends)
             column = engine.leaves(column)
         table = _finite(engine.host_table(engine.count_values([column], ["v0"])))
-        partial |= _counted(table, None)
+        partial |= _limit_counts(table, None)
         kind = kind_of(engine.dtype(column))
         if kind in ("number", "bool", "time") and not pa.types.is_null(engine.dtype(column)):
-            partial |= _numbers(engine, column)
-            sample = _sampled(engine, columns[unit[0]], context.rows, partial["moments"][0])
+            partial |= _observe_numbers(engine, column)
+            sample = _sample_values(engine, columns[unit[0]], context.rows, partial["moments"][0])
             return partial | {"sample": sample}
         low, high = pc.min_max(table["v0"]).values() if kind == "string" else (pa.scalar(None), pa.scalar(None))
         return partial | {"min": low.as_py(), "max": high.as_py()}
@@ -111,10 +111,10 @@ class DataStats(Learned):
             out["lengths"] = (n, total, min(low, default=None), max(high, default=None))
         if "moments" in a:
             out["infinite"] = a["infinite"] + b["infinite"]
-            out["moments"] = joined(_moments(a), _moments(b))[:3]
+            out["moments"] = merge_moments(_to_moments(a), _to_moments(b))[:3]
             out["total"] = None if a["total"] is None or b["total"] is None else a["total"] + b["total"]
-            out["sample"] = _joined_samples(a["sample"], b["sample"])
-        return out | _merged_counts(a, b)
+            out["sample"] = _merge_samples(a["sample"], b["sample"])
+        return out | _merge_counts(a, b)
 
     def finalize(self, partial: Partial) -> FittedValues:
         """The report of a column: plain JSON values."""
@@ -131,8 +131,8 @@ class DataStats(Learned):
         report["exact"] = exact
         report["distinct"] = len(table) if exact else round(column_sketch.estimate(partial["least"], LEAST)[0])
         first = engine.sort_counts(table, ["v0"]).slice(0, self.top)
-        values = zip(listed(first["v0"]), first["count"].to_pylist(), strict=True)
-        report["top"] = [{"value": _plain(value), "count": count} for value, count in values]
+        values = zip(to_python_list(first["v0"]), first["count"].to_pylist(), strict=True)
+        report["top"] = [{"value": _to_json_value(value), "count": count} for value, count in values]
         if "moments" in partial and partial["moments"][0]:
             return report | self._of_numbers(partial, leaf)
         return report | {"min": partial["min"], "max": partial["max"]}
@@ -149,16 +149,16 @@ class DataStats(Learned):
         high = partial["max"]
         values = np.sort(partial["sample"].values)
         quantiles = [float(values[int(q * (len(values) - 1))]) for q in FRACTIONS if len(values)]
-        std = None if n < 2 else deviation(_moments(partial))
+        std = None if n < 2 else deviation(_to_moments(partial))
         mean = low if low == high else mean if partial["total"] is None else partial["total"] / n
         if pa.types.is_temporal(leaf) and std is not None:
             std *= _tick(leaf)
         return {
-            "min": _shown(low, leaf),
-            "max": _shown(high, leaf),
-            "mean": _shown(_known(mean), leaf),
-            "std": _known(std),
-            "quantiles": {f"{q:g}": _shown(v, leaf) for q, v in zip(FRACTIONS, quantiles, strict=False)},
+            "min": _to_report_value(low, leaf),
+            "max": _to_report_value(high, leaf),
+            "mean": _to_report_value(_finite_or_none(mean), leaf),
+            "std": _finite_or_none(std),
+            "quantiles": {f"{q:g}": _to_report_value(v, leaf) for q, v in zip(FRACTIONS, quantiles, strict=False)},
             "histogram": self._histogram(values, 1 << partial["sample"].level, low, high, leaf),
         }
 
@@ -166,18 +166,21 @@ class DataStats(Learned):
         """The bins between the extremes, and the values in each; a value of the sample stands for `each`."""
         span = float(high) / 2 - float(low) / 2  # halves, since the whole may be beyond the largest float
         if not span:
-            return {"edges": [_shown(low, leaf), _shown(high, leaf)], "counts": [each * len(values)]}
+            return {
+                "edges": [_to_report_value(low, leaf), _to_report_value(high, leaf)],
+                "counts": [each * len(values)],
+            }
         share = (values / 2 - float(low) / 2) / span
         places = np.minimum((share * self.histogram_bins).astype(np.int64), self.histogram_bins - 1)
         heights = each * np.bincount(places, minlength=self.histogram_bins)
         edges = [low + span * (2 * i / self.histogram_bins) for i in range(self.histogram_bins)]
-        return {"edges": [_shown(e, leaf) for e in [*edges, high]], "counts": heights.tolist()}
+        return {"edges": [_to_report_value(e, leaf) for e in [*edges, high]], "counts": heights.tolist()}
 
     def kept_partial(self, partial: Partial, fitted: FittedValues) -> FittedValues:
         """Numbers as JSON, counts, sample and hashes as tables; counts in order, since a GPU counts in any order."""
         saved = {k: v for k, v in partial.items() if k not in ("counts", "sample", "least", "min", "max")}
         counts = engines.engine("pandas").sort_counts(partial["counts"], ["v0"])
-        saved |= {"min": _plain(partial["min"]), "max": _plain(partial["max"]), "counts": counts}
+        saved |= {"min": _to_json_value(partial["min"]), "max": _to_json_value(partial["max"]), "counts": counts}
         if "sample" in partial:
             level, hashes, values = partial["sample"]
             saved |= {"level": level, "sample": pa.table({"hash": hashes, "value": values})}
@@ -210,12 +213,12 @@ def _finite(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pc.fill_null(pc.is_inf(table["v0"]), False)))
 
 
-def _moments(partial: Partial) -> Moments:
+def _to_moments(partial: Partial) -> Moments:
     n, mean, squares = partial["moments"]
     return (n, mean, squares, partial["min"], partial["max"]) if n else (0, 0.0, 0.0, 0.0, 0.0)
 
 
-def _numbers(engine: Kernels, column: Series) -> Partial:
+def _observe_numbers(engine: Kernels, column: Series) -> Partial:
     values, valid = engine.numbers(column)
     values = values if valid is None else values[valid]
     infinite = 0
@@ -238,7 +241,7 @@ class ValueSample(NamedTuple):
     values: np.ndarray
 
 
-def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) -> ValueSample:
+def _sample_values(engine: Kernels, column: Series, rows: Array, values_there: int) -> ValueSample:
     """The sample of a column with so many finite values; a list is drawn with all of its elements."""
     xp = engine.xp
     hashes = engine.hash_rows(rows, SEED)
@@ -261,7 +264,7 @@ def _sampled(engine: Kernels, column: Series, rows: Array, values_there: int) ->
     return ValueSample(level, on_host(own), on_host(values))
 
 
-def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
+def _merge_samples(a: ValueSample, b: ValueSample) -> ValueSample:
     hashes, values = (np.concatenate(pair) for pair in zip(a[1:], b[1:], strict=True))
     for level in range(max(a.level, b.level), 33):
         stays = hashes <= 0xFFFFFFFF >> level
@@ -272,7 +275,7 @@ def _joined_samples(a: ValueSample, b: ValueSample) -> ValueSample:
     return ValueSample(level, hashes, values)
 
 
-def _counted(table: pa.Table, least: object) -> Partial:
+def _limit_counts(table: pa.Table, least: object) -> Partial:
     """Counts of values, all of them while they are few; `least` are the least hashes of values once they are not."""
     if least is None and len(table) <= EXACT:
         return {"counts": table, "least": None}
@@ -281,13 +284,13 @@ def _counted(table: pa.Table, least: object) -> Partial:
     return {"counts": engine.sort_counts(table, ["v0"]).slice(0, CANDIDATES), "least": least}
 
 
-def _merged_counts(a: Partial, b: Partial) -> Partial:
+def _merge_counts(a: Partial, b: Partial) -> Partial:
     engine = engines.engine("pandas")
     least = None
     if a["least"] is not None or b["least"] is not None:
         hashes = [_least(engine, p["counts"]) if p["least"] is None else p["least"] for p in (a, b)]
         least = column_sketch.least(np.concatenate(hashes), LEAST)
-    return _counted(engine.merge_sums([a["counts"], b["counts"]], ["v0"]), least)
+    return _limit_counts(engine.merge_sums([a["counts"], b["counts"]], ["v0"]), least)
 
 
 def _least(engine: Kernels, counts: pa.Table) -> np.ndarray:
@@ -303,12 +306,12 @@ def _tick(leaf: pa.DataType) -> float:
     return {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[getattr(leaf, "unit", "ms")]
 
 
-def _known(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     """The number, or None where float64 cannot hold it."""
     return value if value is not None and math.isfinite(value) else None
 
 
-def _shown(value: float | None, leaf: pa.DataType) -> float | str | None:
+def _to_report_value(value: float | None, leaf: pa.DataType) -> float | str | None:
     """A number as it is; of a time the ISO text, of a duration the seconds."""
     if value is None:
         return None
@@ -318,13 +321,13 @@ def _shown(value: float | None, leaf: pa.DataType) -> float | str | None:
         micro = round(value * _tick(leaf) * 1e6)
         exact = abs(micro) < 1 << 63
         number = micro if exact else max(-(1 << 63), min(round(value), (1 << 63) - 1))
-        return _plain(value_of(pa.scalar(number, pa.int64()).cast(pa.timestamp("us" if exact else leaf.unit))))
+        return _to_json_value(value_of(pa.scalar(number, pa.int64()).cast(pa.timestamp("us" if exact else leaf.unit))))
     if pa.types.is_date32(leaf):
-        return _plain(value_of(pa.scalar(round(value), pa.int32()).cast(pa.date32())))
+        return _to_json_value(value_of(pa.scalar(round(value), pa.int32()).cast(pa.date32())))
     return value
 
 
-def _plain(value: object) -> float | str | None:
+def _to_json_value(value: object) -> float | str | None:
     """A value of a column as JSON has it."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

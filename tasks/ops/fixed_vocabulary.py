@@ -28,15 +28,15 @@ def check_values(vocabs: Mapping[str, Sequence[Any]] | Sequence[Any] | None) -> 
             seen.add(value)
 
 
-def typed_columns(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name: str) -> list[pa.Array]:
+def to_typed_columns(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name: str) -> list[pa.Array]:
     """The values as arrays of the columns' types; texts become times and decimals. DataError if they do not fit."""
     try:
         if len(types) == 1:
-            return [_typed(list(vocabulary), types[0])]
+            return [_to_array(list(vocabulary), types[0])]
         rows = [tuple(value) for value in vocabulary]
         if any(len(row) != len(types) for row in rows):
             raise ValueError(f"every value is a tuple of {len(types)}")
-        return [_typed([row[i] for row in rows], dtype) for i, dtype in enumerate(types)]
+        return [_to_array([row[i] for row in rows], dtype) for i, dtype in enumerate(types)]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"Categorify: vocabs does not fit {name!r} of type {', '.join(dtype_name(t) for t in types)}",
@@ -45,15 +45,15 @@ def typed_columns(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name:
         ) from None
 
 
-def learned_values(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name: str) -> dict[str, Any]:
+def make_learned_values(vocabulary: Sequence[Any], types: Sequence[pa.DataType], name: str) -> dict[str, Any]:
     """What Categorify has learned where it does not count: the values in their order, without counts."""
-    columns = typed_columns(vocabulary, types, name)
+    columns = to_typed_columns(vocabulary, types, name)
     counts = pa.nulls(len(vocabulary), pa.int64())
     table = pa.table([*columns, counts], [*(f"v{i}" for i in range(len(columns))), "count"])
     return {"values": table, "size": len(vocabulary), "nulls": 0}
 
 
-def _typed(values: list[Any], dtype: pa.DataType) -> pa.Array:
+def _to_array(values: list[Any], dtype: pa.DataType) -> pa.Array:
     if any(isinstance(v, str) for v in values) and (pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)):
         if pa.types.is_duration(dtype):
             return pa.array([v if v is None else DURATION.validate_python(v) for v in values], dtype)

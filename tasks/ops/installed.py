@@ -59,13 +59,13 @@ def refuse_clash(name: str) -> None:
             raise _clash(entry, name)
 
 
-def installed_operator(name: str, base: type, built_in: Collection[str]) -> type:
+def load_installed_operator(name: str, base: type, built_in: Collection[str]) -> type:
     """The class of this name that an installed package offers, a subclass of `base`.
 
     A package that names its class is asked first, and no other is imported. A JobError for a name that nobody offers or
     that two packages offer, a HostError for a package that is not allowed here or that cannot be imported.
     """
-    offers = [(entry, classes_of(entry, base, built_in)[name]) for entry in _named(name)]
+    offers = [(entry, classes_of(entry, base, built_in)[name]) for entry in _find_entries(name)]
     failed: list[HostError] = []
     known = [*built_in, *(entry.class_name for entry in entries() if entry.class_name)]
     for entry in entries() if not offers else ():
@@ -104,12 +104,14 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
         target = import_path(entry.value) if entry.class_name else importlib.import_module(entry.module)
     except (Exception, SystemExit) as error:  # whatever the code of a package raises
         text = " ".join(str(error).split())
-        raise _broken(entry, text if isinstance(error, HostError) else f"{type(error).__name__}: {text}") from error
+        raise _make_package_error(
+            entry, text if isinstance(error, HostError) else f"{type(error).__name__}: {text}"
+        ) from error
     if entry.class_name:
         if not (isinstance(target, type) and issubclass(target, base)):
-            raise _broken(entry, f"{entry.value} is not a subclass of rowmill.ops.{base.__name__}")
+            raise _make_package_error(entry, f"{entry.value} is not a subclass of rowmill.ops.{base.__name__}")
         if target.__name__ != entry.name:
-            raise _broken(entry, f"the class is called {target.__name__}, the entry point {entry.name}")
+            raise _make_package_error(entry, f"the class is called {target.__name__}, the entry point {entry.name}")
         classes = {entry.name: target}
     else:
         mine = (cls for cls in vars(target).values() if isinstance(cls, type) and issubclass(cls, base))
@@ -117,14 +119,16 @@ def classes_of(entry: Entry, base: type, built_in: Collection[str]) -> Classes:
             c.__name__: c for c in mine if not c.__name__.startswith("_") and _within(c.__module__, entry.module)
         }
         if not classes:
-            raise _broken(entry, f"the module {entry.module} defines no subclass of rowmill.ops.{base.__name__}")
+            raise _make_package_error(
+                entry, f"the module {entry.module} defines no subclass of rowmill.ops.{base.__name__}"
+            )
     for name in classes:
         if name in built_in:
             raise _clash(entry, name)
     return classes
 
 
-def _named(name: str) -> list[Entry]:
+def _find_entries(name: str) -> list[Entry]:
     offers = [entry for entry in entries() if entry.class_name == name]
     _refuse_two(name, offers)
     return offers
@@ -143,7 +147,7 @@ def _refuse_two(name: str, offers: list[Entry]) -> None:
         )
 
 
-def _broken(entry: Entry, why: str) -> HostError:
+def _make_package_error(entry: Entry, why: str) -> HostError:
     return HostError(
         f"the operators of the package {entry.package} cannot be used",
         where=entry.where,

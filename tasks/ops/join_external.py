@@ -18,7 +18,7 @@ from tasks.engines.types import Lookup
 from tasks.errors import DataError, JobError, near
 from tasks.ops.base import Columns, Context, Entry, Learned, Unit
 from tasks.ops.fitted_values import FittedValues
-from tasks.ops.side_tables import SideFrame, SideTable, checked_read, frames_in, read_side_table, side_schema
+from tasks.ops.side_tables import SideFrame, SideTable, check_read_settings, frames_in, read_side_table, side_schema
 
 
 class JoinExternal(Learned):
@@ -89,7 +89,7 @@ class JoinExternal(Learned):
     def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
         """`table`: the keys and the added columns, each key once."""
         keys = list(dict.fromkeys(self.keys.values()))
-        added = self._added(side_schema(self.table, self.read).names)
+        added = self._list_added_columns(side_schema(self.table, self.read).names)
         table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
         codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
         if len(distinct) < len(table):
@@ -108,7 +108,7 @@ class JoinExternal(Learned):
         """(the keys' look-up, the added columns with one row of nulls below, that row's number)."""
         table = fitted["table"].combine_chunks()
         lookup = engine.Lookup([one_array(table[k]) for k in self.keys.values()])
-        added = {n: one_array(table[n]) for n in self._added(table.column_names)}
+        added = {n: one_array(table[n]) for n in self._list_added_columns(table.column_names)}
         added = {n: pa.concat_arrays([c, pa.nulls(1, c.type)]) for n, c in added.items()}
         return lookup, engine.from_arrow(pa.table(added)), len(table)
 
@@ -121,11 +121,11 @@ class JoinExternal(Learned):
         return {**{name: columns[name] for name in unit}, **joined}
 
     @model_validator(mode="after")
-    def _possible(self) -> JoinExternal:
+    def _check_parameters(self) -> JoinExternal:
         if not self.keys:
             raise ValueError("on must name at least one column")
         if self.read:
-            checked_read(self.read)
+            check_read_settings(self.read)
             if self.frames:
                 raise ValueError("read says how a file is read, and the table is a frame")
         return self
@@ -158,7 +158,7 @@ class JoinExternal(Learned):
     def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
         return (output,) if output in unit else ()  # an added column is one of the table
 
-    def _added(self, known: Sequence[str]) -> list[str]:
+    def _list_added_columns(self, known: Sequence[str]) -> list[str]:
         wanted = [n for n in known if n not in self.keys.values()] if self.columns is None else self.columns
         for name in (*wanted, *self.keys.values()):
             if name not in known:
@@ -168,7 +168,7 @@ class JoinExternal(Learned):
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         side = side_schema(self.table, self.read) if fitted is None else fitted["table"].schema
-        added = self._added(side.names)
+        added = self._list_added_columns(side.names)
         for name in added:
             if name in unit:
                 raise JobError(

@@ -91,7 +91,7 @@ class JoinGroupby(Keyed):
             values, valid = engine.numbers(columns[name])
             valid_codes, values = (codes, values) if valid is None else (codes[valid], values[valid])
             with np.errstate(over="ignore", invalid="ignore"):
-                of_column = _parts(engine, valid_codes, groups, values, set(self.of_columns))
+                of_column = _compute_parts(engine, valid_codes, groups, values, set(self.of_columns))
             if pa.types.is_decimal(engine.dtype(columns[name])) and {"min", "max"} & {*self.of_columns}:
                 of_column |= _decimal_extremes(engine, columns[name], valid, valid_codes, groups)
             parts |= {f"c{i}_{part}": numbers for part, numbers in of_column.items()}
@@ -112,7 +112,7 @@ class JoinGroupby(Keyed):
         floats: dict[str, dict[str, np.ndarray]] = {}  # what belongs together of a column, by its prefix
         for name in joined.column_names[len(names) :]:
             with np.errstate(over="ignore", invalid="ignore"):
-                merged = _merged(engine, codes, len(keys), joined, name, floats)
+                merged = _merge_part(engine, codes, len(keys), joined, name, floats)
             keys = keys.append_column(name, merged if isinstance(merged, pa.Array) else pa.array(merged))
         return keys.replace_schema_metadata(partials[0].schema.metadata)
 
@@ -134,7 +134,7 @@ class JoinGroupby(Keyed):
         columns = {"count": pa.concat_arrays([table["rows"].combine_chunks(), pa.nulls(1, pa.int64())])}
         for i, dtype in enumerate(fitted["dtypes"]):
             for stat in self.of_columns:
-                values, valid = _statistic(stat, _known(table, i, [stat]))
+                values, valid = _statistic(stat, _read_parts(table, i, [stat]))
                 wanted = _dtype(stat, parse_dtype(dtype))
                 array = pa.array(values, mask=~valid).cast(wanted)
                 columns[f"{i} {stat}"] = pa.concat_arrays([array, pa.nulls(1, wanted)])
@@ -154,7 +154,7 @@ class JoinGroupby(Keyed):
         return out
 
     @model_validator(mode="after")
-    def _possible(self) -> JoinGroupby:
+    def _check_parameters(self) -> JoinGroupby:
         if not self.stats:
             raise ValueError("at least one of stats is needed")
         if not self.columns and self.stats != ["count"]:
@@ -232,7 +232,7 @@ class JoinGroupby(Keyed):
                 table = table.append_column(f"c{i}_exp", pa.array(np.zeros(len(table), dtype=np.int64)))
         return table
 
-    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+    def add_tables(self, a: pa.Table, b: pa.Table) -> pa.Table:
         """The parts of both, merged row by row: under a number as the key."""
         keys = self.key_names(a)
         rows = pa.array(np.arange(len(a)))
@@ -249,7 +249,7 @@ def _dtype(stat: str, dtype: pa.DataType) -> pa.DataType:
     return pa.float64()
 
 
-def _needed(stats: Iterable[str]) -> set[str]:
+def _list_needed_parts(stats: Iterable[str]) -> set[str]:
     """The parts that statistics are made of."""
     parts = {
         "sum": {"n", "sum", "high", "rest", "exp"},
@@ -262,15 +262,15 @@ def _needed(stats: Iterable[str]) -> set[str]:
     return set().union(*(parts[stat] for stat in stats))
 
 
-def _known(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_parts(table: pa.Table, i: int, stats: Sequence[str]) -> dict[str, np.ndarray]:
     """The parts of a column's statistics that were learned: high is of integers alone, rest and exp are of floats."""
-    return {p: table[f"c{i}_{p}"].to_numpy() for p in _needed(stats) if f"c{i}_{p}" in table.column_names}
+    return {p: table[f"c{i}_{p}"].to_numpy() for p in _list_needed_parts(stats) if f"c{i}_{p}" in table.column_names}
 
 
-def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set[str]) -> dict[str, Any]:
+def _compute_parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set[str]) -> dict[str, Any]:
     """The parts of one column's statistics by group, in arrays of the engine."""
     xp = engine.xp
-    needed = _needed(stats)
+    needed = _list_needed_parts(stats)
     parts = {"n": engine.sum_by(codes, groups, xp.ones(len(codes), dtype="int64"))}
     integers = values.dtype.kind in "iu"
     most_rows = int(parts["n"].max()) if groups else 0
@@ -294,7 +294,7 @@ def _parts(engine: Kernels, codes: Array, groups: int, values: Array, stats: set
         rest = parts.get("rest")
         if total is None or rest is None:
             total, rest = engine.exact_sums_by(codes, groups, data, most_rows)
-        mean = exact_sums.divided(total, rest, xp.maximum(parts["n"], 1), xp)
+        mean = exact_sums.divide_pair(total, rest, xp.maximum(parts["n"], 1), xp)
         off = data - mean[codes]
         rest = engine.sum_by(codes, groups, off) / xp.maximum(parts["n"], 1)
         squares, _ = engine.exact_sums_by(codes, groups, off * off, most_rows)
@@ -313,32 +313,32 @@ def _decimal_extremes(
     `valid` are the rows that are not null (None: all are), `codes` the groups of these.
     """
     places, distinct = engine.group_codes([column], ["x"])
-    ranks, by_rank = _ranked(distinct["x"].combine_chunks())
+    ranks, by_rank = _rank_values(distinct["x"].combine_chunks())
     row_ranks = engine.xp.asarray(ranks)[places if valid is None else places[valid]]
     ends = [engine.host(engine.from_numbers(end)) for end in engine.extremes_by(codes, groups, row_ranks)]
-    return {part: _taken(by_rank, end.to_numpy()) for part, end in zip(("min", "max"), ends, strict=True)}
+    return {part: _take_by_rank(by_rank, end.to_numpy()) for part, end in zip(("min", "max"), ends, strict=True)}
 
 
-def _ranked(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+def _rank_values(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """(the rank of each value among the distinct ones, these by rank); a null's rank is one beyond."""
     distinct = pc.unique(values.drop_null())
     by_rank = distinct.take(pc.sort_indices(distinct))
     return pc.index_in(values, by_rank).fill_null(len(by_rank)).to_numpy().astype(np.int64), by_rank
 
 
-def _taken(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
+def _take_by_rank(by_rank: pa.Array, ranks: np.ndarray) -> pa.Array:
     """The values of these ranks; where there is no value at all, nulls."""
     return by_rank.take(pa.array(ranks)) if len(by_rank) else pa.nulls(len(ranks), by_rank.type)
 
 
-def _merged(
+def _merge_part(
     engine: Kernels, codes: Array, groups: int, table: pa.Table, name: str, floats: dict[str, dict[str, np.ndarray]]
 ) -> np.ndarray | pa.Array:
     """One part of the groups of several partials; groups without values have no say."""
     if pa.types.is_decimal(table.schema.field(name).type):
-        ranks, by_rank = _ranked(table[name].combine_chunks())
+        ranks, by_rank = _rank_values(table[name].combine_chunks())
         some = table[name.rpartition("_")[0] + "_n"].to_numpy() > 0
-        return _taken(by_rank, engine.extremes_by(codes[some], groups, ranks[some])[name.endswith("max")])
+        return _take_by_rank(by_rank, engine.extremes_by(codes[some], groups, ranks[some])[name.endswith("max")])
     values = table[name].to_numpy()
     part = name.rpartition("_")[2]
     if part in ("rows", "n", "high") or (part == "sum" and values.dtype.kind in "iu"):
@@ -349,11 +349,13 @@ def _merged(
         some = counts > 0
         return engine.extremes_by(codes[some], groups, values[some])[part == "max"]
     if prefix not in floats:
-        floats[prefix] = _merged_floats(engine, codes, groups, table, prefix)
+        floats[prefix] = _merge_float_parts(engine, codes, groups, table, prefix)
     return floats[prefix][part]
 
 
-def _merged_floats(engine: Kernels, codes: Array, groups: int, table: pa.Table, prefix: str) -> dict[str, np.ndarray]:
+def _merge_float_parts(
+    engine: Kernels, codes: Array, groups: int, table: pa.Table, prefix: str
+) -> dict[str, np.ndarray]:
     """The parts of sums and squared deviations of floats, by part."""
     parts = {p: table[f"{prefix}{p}"].to_numpy() for p in _FLOAT_PARTS if f"{prefix}{p}" in table.column_names}
     merged = {}
@@ -370,7 +372,7 @@ def _merged_floats(engine: Kernels, codes: Array, groups: int, table: pa.Table, 
     if "rest" in parts:
         ends = np.cumsum([len(chunk) for chunk in table[f"{prefix}sum"].chunks])[:-1]
         both = zip(np.split(parts["sum"], ends), np.split(parts["rest"], ends), strict=True)
-        merged["sum"], merged["rest"] = exact_sums.merged(codes, groups, list(both))
+        merged["sum"], merged["rest"] = exact_sums.merge_group_sums(codes, groups, list(both))
     if "m2" in parts:
         n = np.maximum(engine.sum_by(codes, groups, counts), 1)
         first = np.zeros((2, groups))
@@ -393,7 +395,7 @@ def _with_right_sums(table: pa.Table, i: int, refused: str | None) -> pa.Table:
     place = table.schema.get_field_index(f"c{i}_high")
     if place < 0:
         return table
-    parts = _known(table, i, ["sum"])
+    parts = _read_parts(table, i, ["sum"])
     if refused:
         refuse_wrapped(parts["sum"], _total(parts), refused)
     if (_total(parts) == parts["sum"]).all():
@@ -433,7 +435,7 @@ def _exact_total(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarra
         high = _high(parts)
     over = (high >> 32).astype(np.float64) * 2.0**64
     under = (high & 0xFFFFFFFF).astype(np.float64) * 2.0**32
-    return exact_sums.added(exact_sums.two_sum(over, under), exact_sums.two_sum(low, np.zeros(len(low))))
+    return exact_sums.add_pairs(exact_sums.two_sum(over, under), exact_sums.two_sum(low, np.zeros(len(low))))
 
 
 def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -442,7 +444,7 @@ def _statistic(stat: str, parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, 
     powers = parts.get("exp", np.zeros(1, dtype=np.int64))
     with np.errstate(over="ignore", invalid="ignore"):  # sums and squares may be beyond float64: infinite
         if stat == "mean":
-            mean = np.ldexp(exact_sums.divided(*_exact_total(parts), np.maximum(n, 1), np), powers)
+            mean = np.ldexp(exact_sums.divide_pair(*_exact_total(parts), np.maximum(n, 1), np), powers)
             return mean, (n > 0) & ~np.isnan(mean)
         if stat in ("std", "var"):
             var = parts["m2"] / np.maximum(n - 1, 1)

@@ -70,7 +70,7 @@ class Keyed(Learned):
         """The table of `arrange` of all rows that were learned so far."""
         raise TypeError(f"{type(self).__name__} does not define restored")
 
-    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+    def add_tables(self, a: pa.Table, b: pa.Table) -> pa.Table:
         """The rows of two tables of `arrange`, the same keys in the same order, added row by row."""
         raise TypeError(f"{type(self).__name__} does not define added")
 
@@ -96,7 +96,7 @@ class Keyed(Learned):
         fresh = np.ones(len(new), dtype=bool)
         fresh[of] = False
         new_rows = new.filter(pa.array(fresh))
-        merged = self.added(old.take(pa.array(places)), new.take(pa.array(of)))
+        merged = self.add_tables(old.take(pa.array(places)), new.take(pa.array(of)))
         order = np.arange(len(old))
         order[places] = len(old) + np.arange(len(places))
         order = np.insert(order, places_before(old, new_rows, keys), len(old) + len(places) + np.arange(len(new_rows)))
@@ -199,7 +199,7 @@ def each_match(
     """
     step = max(PROBED[engine.NAME], lookup.size // KEYS_PER_ROW)
 
-    def probed(start: int) -> tuple[np.ndarray, np.ndarray]:
+    def probe_part(start: int) -> tuple[np.ndarray, np.ndarray]:
         part = engine.from_arrow(one_chunk(base.slice(start, step)))
         codes = lookup.codes(list(part.values()))
         rows = engine.xp.flatnonzero(codes >= 0)
@@ -208,9 +208,9 @@ def each_match(
     starts = range(0, len(base), step)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-probe") as threads:
         if engine.NAME == "pandas":
-            done = [threads.submit(lambda start: met(start, *probed(start)), start) for start in starts]
+            done = [threads.submit(lambda start: met(start, *probe_part(start)), start) for start in starts]
         else:
-            done = [threads.submit(met, start, *probed(start)) for start in starts]
+            done = [threads.submit(met, start, *probe_part(start)) for start in starts]
         for one in done:
             one.result()
 

@@ -36,7 +36,7 @@ class _Together(Learned):
 
     def factor(self, columns: Columns, names: Sequence[str], context: Context) -> Factor:
         """The Factor of the named columns; a DataError names one that holds an infinite value."""
-        factor = context.engine.centred_factor([columns[name] for name in names])
+        factor = context.engine.factorize_columns([columns[name] for name in names])
         large = [name for name, mean in zip(names, factor.mean[0], strict=True) if not np.isfinite(mean)]
         if large:
             refuse_infinite(type(self).__name__, large, columns, context, "its mean does not exist")

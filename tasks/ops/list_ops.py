@@ -15,7 +15,7 @@ from tasks.errors import DataError, JobError
 from tasks.ops.base import Array, Columns, Context, Entry, Learned, Operator, Unit
 from tasks.ops.continuous import as_stored, check_fits
 from tasks.ops.fitted_values import FittedValues
-from tasks.ops.scaling import Range, kept_range, restored_range
+from tasks.ops.scaling import Range, restore_range, save_range
 
 
 class ListSlice(Operator):
@@ -250,10 +250,10 @@ class ValueCount(Learned):
         return True
 
     def kept_partial(self, partial: Range, fitted: FittedValues) -> FittedValues:
-        return kept_range(partial, fitted)
+        return save_range(partial, fitted)
 
     def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Range:
-        return restored_range(fitted, saved)
+        return restore_range(fitted, saved)
 
     def would(self, old: FittedValues, new: FittedValues, unit: Unit) -> str | None:
         if (old["min"], old["max"]) == (new["min"], new["max"]):

@@ -85,7 +85,7 @@ class MapPartitions(Learned):
         rows = min(len(context.rows), SAMPLE_ROWS)
         if not rows:
             return {}
-        result = self._called(context.engine.slice_rows(columns, 0, rows), unit, context.part(0, rows))
+        result = self._call_function(context.engine.slice_rows(columns, 0, rows), unit, context.part(0, rows))
         return {name: dtype_name(context.engine.dtype(column)) for name, column in result.items()}
 
     def merge(self, a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
@@ -105,7 +105,7 @@ class MapPartitions(Learned):
         types = {n: plain_type(parse_dtype(t)) for n, t in fitted["types"].items()}
         if not len(context.rows):
             return engine.from_arrow(pa.schema(types.items()).empty_table())
-        result = self._called(columns, unit, context)
+        result = self._call_function(columns, unit, context)
         for name, column in result.items():
             dtype = engine.dtype(column)
             if not same_kind(dtype, types[name]):
@@ -142,7 +142,7 @@ class MapPartitions(Learned):
             return [Column(name, plain_type(parse_dtype(dtype))) for name, dtype in types.items()]
         return [Column(name, pa.null()).with_properties(settles="dtype") for name in types]
 
-    def _called(self, columns: Columns, unit: Unit, context: Context) -> Columns:
+    def _call_function(self, columns: Columns, unit: Unit, context: Context) -> Columns:
         """The columns that the function makes of a run of rows, in the order of the rows; a JobError for others."""
         engine = context.engine
         names = dict.fromkeys([*unit, *self.partition_cols])

@@ -13,10 +13,10 @@ from pydantic import Field
 from tasks import engines
 from tasks.core.schema import Column, Schema, Tags
 from tasks.engines.algorithms import radix_selection
-from tasks.engines.hashing.canonical import DIGITS, unscaled
+from tasks.engines.hashing.canonical import DIGITS, to_unscaled
 from tasks.ops.base import Columns, Context, Learned, Series, Unit
 from tasks.ops.buckets import bucket, with_cardinality
-from tasks.ops.continuous import filled_columns, filled_flags
+from tasks.ops.continuous import flag_nulls, make_flag_columns
 from tasks.ops.fitted_values import FittedValues
 
 Partial = tuple[str, radix_selection.Counted]  # (kind of the numbers: i, u, f, or decimal and its scale; their counts)
@@ -38,7 +38,7 @@ class _Selecting(Learned):
         column = engine.leaves(column) if engine.is_list(column) else column
         dtype = engine.dtype(column)
         if pa.types.is_decimal(dtype) and dtype.precision <= DIGITS:
-            values = engine.xp.asarray(unscaled(engine.host(column).drop_null()))
+            values = engine.xp.asarray(to_unscaled(engine.host(column).drop_null()))
             return f"decimal {dtype.scale}", radix_selection.count(values, context.question, engine.xp)
         values, valid = engine.numbers(column)
         values = values if valid is None else values[valid]
@@ -73,7 +73,7 @@ class _Selecting(Learned):
         quantiles = []
         for fraction in self.fractions():
             low, high = _ranks(fraction, counted.total)
-            a, b = (_value(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
+            a, b = (_to_exact_number(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
             quantiles.append(_between(a, b, fraction * (counted.total - 1) - low))
         return quantiles
 
@@ -93,7 +93,7 @@ def quantile_of(partial: Partial, fraction: Fraction) -> float | None:
     if not counted.total:
         return None
     low, high = _ranks(fraction, counted.total)
-    a, b = (_value(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
+    a, b = (_to_exact_number(v, kind) for v in radix_selection.values_at(counted, [low, high], kind))
     return float(_between(a, b, fraction * (counted.total - 1) - low))
 
 
@@ -102,7 +102,7 @@ def _ranks(fraction: Fraction, total: int) -> tuple[int, int]:
     return low, min(low + 1, max(total - 1, 0))
 
 
-def _value(value: float, kind: str) -> float | Fraction:
+def _to_exact_number(value: float, kind: str) -> float | Fraction:
     """A decimal of its digits; all else as it is."""
     return Fraction(value) / Fraction(10) ** int(kind.split()[1]) if kind.startswith("decimal") else value
 
@@ -184,14 +184,14 @@ class FillMedian(_Selecting):
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
-        return out | filled_flags(columns, unit, context) if self.add_binary_cols else out
+        return out | flag_nulls(columns, unit, context) if self.add_binary_cols else out
 
     def fractions(self) -> list[Fraction]:
         return [Fraction(1, 2)]
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         columns = [self.output(schema[name]) for name in unit]
-        return columns + filled_columns(columns) if self.add_binary_cols else columns
+        return columns + make_flag_columns(columns) if self.add_binary_cols else columns
 
     def dtype_out(self, column: Column) -> pa.DataType:
         return pa.float64()

@@ -21,16 +21,16 @@ from tasks.ops.fitted_values import FittedValues
 Range = tuple[Any, Any] | None  # (smallest, largest) of the values that are not null, None if there is none
 
 
-def kept_range(partial: Range, fitted: FittedValues) -> dict[str, Any]:
+def save_range(partial: Range, fitted: FittedValues) -> dict[str, Any]:
     """What is saved of a range beside fitted values with `min` and `max`: nothing where these are the range."""
     low, high = partial or (None, None)
     return {} if (low, high) == (fitted["min"], fitted["max"]) else {"range": [low, high]}
 
 
-def restored_range(fitted: FittedValues, saved: FittedValues) -> Range:
-    """The range of what `kept_range` saved.
+def restore_range(fitted: FittedValues, saved: FittedValues) -> Range:
+    """The range of what `save_range` saved.
 
-    >>> restored_range({"min": 2, "max": 6}, {}), restored_range({"min": 2, "max": 6}, {"range": [1, 6]})
+    >>> restore_range({"min": 2, "max": 6}, {}), restore_range({"min": 2, "max": 6}, {"range": [1, 6]})
     ((2, 6), (1, 6))
     """
     low, high = saved.get("range", (fitted["min"], fitted["max"]))
@@ -62,10 +62,10 @@ class _Ranged(Learned):
 
     def kept_partial(self, partial: Range, fitted: FittedValues) -> FittedValues:
         """Nothing where the fitted values are the range; the range of all rows where they stayed and it grew."""
-        return kept_range(partial, fitted)
+        return save_range(partial, fitted)
 
     def restored(self, fitted: FittedValues, saved: FittedValues, unit: Unit) -> Range:
-        return restored_range(fitted, saved)
+        return restore_range(fitted, saved)
 
 
 class NormalizeMinMax(_Ranged):

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from tasks.core.schema import Column, Schema
-from tasks.core.strict_json import decoded
+from tasks.core.strict_json import decode_floats
 from tasks.ops.base import Columns, Context, Learned, Operator, Unit
 from tasks.ops.fitted_values import FittedValues
 
@@ -94,7 +94,7 @@ class AddMetadata(Operator):
     @classmethod
     def _with_infinities(cls, value: dict[str, Any]) -> dict[str, Any]:
         """{"float": "inf"} means the number wherever properties are read, so also here."""
-        return {name: decoded(one) for name, one in value.items()}
+        return {name: decode_floats(one) for name, one in value.items()}
 
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
         return [schema[name].with_properties(**self.metadata) for name in unit]

@@ -22,7 +22,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, JobError, mistakes, near, place_text
-from tasks.storage.allowed_roots import allowed_name, check_files_in, check_path
+from tasks.storage.allowed_roots import check_files_in, check_path, open_allowed_path
 
 MOST_BYTES = 4 << 30
 READ = (
@@ -58,7 +58,7 @@ class SideFrame:
         """The table with strings plain and NaN null; a JobError for a larger one than workers take."""
         check_names(table.column_names, IN_MEMORY)
         columns = _small(table, IN_MEMORY).columns
-        return SideFrame(pa.table([_plain(column) for column in columns], table.column_names))
+        return SideFrame(pa.table([_to_plain_array(column) for column in columns], table.column_names))
 
     @property
     def table(self) -> pa.Table:
@@ -159,7 +159,7 @@ def side_table(value: object, checked: Callable[[Any], Any]) -> str | SideFrame:
         return SideFrame(None, value)
     if isinstance(value, SideFrame):
         return value
-    table = libraries.copied(value)
+    table = libraries.copy_from_any(value)
     return SideFrame.of(table) if table is not None else checked(str(value) if isinstance(value, Path) else value)
 
 
@@ -177,7 +177,7 @@ def frames_in(*values: Any) -> tuple[SideFrame, ...]:
     return tuple(value for value in values if isinstance(value, SideFrame))
 
 
-def checked_read(read: JsonObject) -> None:
+def check_read_settings(read: JsonObject) -> None:
     """A ValueError for settings of a source by which no side table can be read."""
     for name in read:
         if name not in READ:
@@ -203,7 +203,7 @@ def read_side_table(
     file = _existing(path, read)
     try:
         if _is_parquet(file, read):
-            with _opened(file) as name:
+            with _open_table(file) as name:
                 table = pq.read_table(name, columns=columns)
         else:
             check_path(path, "a side table")
@@ -213,7 +213,7 @@ def read_side_table(
         raise DataError(
             "the side table cannot be read", where=path, why=str(error), do="fix or replace the file"
         ) from None
-    return pa.table([_plain(c) for c in _small(table, path).columns], table.column_names)
+    return pa.table([_to_plain_array(c) for c in _small(table, path).columns], table.column_names)
 
 
 def _small(table: pa.Table, where: str) -> pa.Table:
@@ -236,7 +236,7 @@ def side_schema(source: str | SideFrame, read: JsonObject | None = None) -> pa.S
         schema = read_side_table(path, read=read).schema
     else:
         try:
-            with _opened(file) as name:
+            with _open_table(file) as name:
                 schema = pq.read_schema(name) if file.is_file() else pq.ParquetDataset(name).schema
         except (pa.ArrowException, OSError) as error:
             raise DataError("the side table cannot be read", where=path, why=str(error)) from None
@@ -244,13 +244,13 @@ def side_schema(source: str | SideFrame, read: JsonObject | None = None) -> pa.S
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[str]:
+def _open_table(file: Path) -> Iterator[str]:
     """A name of the table for Arrow, inside of the allowed roots; of a folder every file in it is looked at."""
     if file.is_dir():
         check_files_in(file, "a side table")
         yield str(file)
     else:
-        with allowed_name(file, "a side table") as name:
+        with open_allowed_path(file, "a side table") as name:
             yield name
 
 
@@ -272,7 +272,7 @@ def _is_parquet(file: Path, read: JsonObject | None) -> bool:
     return not read and (file.is_dir() or file.suffix in (".parquet", ".pq"))
 
 
-def _plain(column: pa.ChunkedArray) -> pa.Array:
+def _to_plain_array(column: pa.ChunkedArray) -> pa.Array:
     plain = plain_type(column.type)
     values = (column if column.type == plain else column.cast(plain)).combine_chunks()
     values = values if isinstance(values, pa.Array) else pa.array([], plain)

@@ -83,12 +83,12 @@ class ColumnSimilarity(Learned):
     passes: ClassVar[int] = 0
 
     def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
-        left = _read(self.left)
-        return {"left": left, "right": left if self.right is None else _read(self.right)}
+        left = _read_features(self.left)
+        return {"left": left, "right": left if self.right is None else _read_features(self.right)}
 
     def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[list[Array], int]:
         """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
-        rows = [_weighted(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
+        rows = [_weigh_features(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
         width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)
         (starts, features, weights), (begins, others, theirs) = rows
         keys = np.repeat(np.arange(len(begins) - 1), np.diff(begins)) * width + others
@@ -98,8 +98,8 @@ class ColumnSimilarity(Learned):
     def apply(self, columns: Columns, unit: Unit, fitted: tuple[list[Array], int], context: Context) -> Columns:
         xp, (arrays, width) = context.engine.xp, fitted
         starts, features, weights, begins, keys, theirs = arrays
-        a, known_a = _rows(context.engine.numbers(columns[unit[0]]), len(starts) - 1, xp)
-        b, known_b = _rows(context.engine.numbers(columns[unit[1]]), len(begins) - 1, xp)
+        a, known_a = _to_row_numbers(context.engine.numbers(columns[unit[0]]), len(starts) - 1, xp)
+        b, known_b = _to_row_numbers(context.engine.numbers(columns[unit[1]]), len(begins) - 1, xp)
         total = xp.zeros(len(a))
         valid = known_a & known_b
         first = starts[a]
@@ -144,7 +144,7 @@ class ColumnSimilarity(Learned):
         return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
 
 
-def _rows(numbers: tuple[Any, Any], count: int, xp: ModuleType) -> tuple[Any, Any]:
+def _to_row_numbers(numbers: tuple[Any, Any], count: int, xp: ModuleType) -> tuple[Any, Any]:
     """(row numbers, 0 where there is none; which are known)."""
     values, valid = numbers
     known = (values >= 0) & (values < count)
@@ -163,10 +163,10 @@ def _of_sparse(matrix: Any) -> pa.Table:
     return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED)
 
 
-def _read(source: str | list[list[int]] | SideFrame) -> pa.Table:
+def _read_features(source: str | list[list[int]] | SideFrame) -> pa.Table:
     """The table of a side: the list column `features`, and `weights` where there are any."""
     if isinstance(source, list):
-        return _checked(pa.table({"features": pa.array(source, pa.list_(pa.int64()))}), "")
+        return _check_features(pa.table({"features": pa.array(source, pa.list_(pa.int64()))}), "")
     table = read_side_table(source)
     names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
     if sorted(names) != WEIGHTED and len(names) != 1:
@@ -177,10 +177,10 @@ def _read(source: str | list[list[int]] | SideFrame) -> pa.Table:
         )
     weights = {"weights": table["weights"].cast(pa.list_(pa.float64()))} if len(names) == 2 else {}
     features = table["features" if weights else names[0]].cast(pa.list_(pa.int64()))
-    return _checked(pa.table({"features": features, **weights}).combine_chunks(), str(source))
+    return _check_features(pa.table({"features": features, **weights}).combine_chunks(), str(source))
 
 
-def _checked(table: pa.Table, where: str) -> pa.Table:
+def _check_features(table: pa.Table, where: str) -> pa.Table:
     if len(table) == 0:
         raise DataError("there are no feature rows", where=where, do="give at least one")
     features, *weights = (one_array(column) for column in table.columns)
@@ -205,7 +205,7 @@ def _checked(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def _weighted(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _weigh_features(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(first entry of each row and the end, features ascending in each row, weights) of lists of ids.
 
     The weights of an id that occurs several times in a list are added up: without weights they are counts.

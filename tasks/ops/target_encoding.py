@@ -16,7 +16,7 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
 from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms import exact_sums
-from tasks.engines.algorithms.host_tables import sort_keys, sorted_groups
+from tasks.engines.algorithms.host_tables import sort_groups, sort_keys
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import exact_sum, refuse_wrapped, sums_fit
 from tasks.engines.types import Array, CountTable, Lookup
@@ -141,7 +141,7 @@ class TargetEncoding(Keyed):
         """One row per key in key order, with count and sum of each target in each fold; their totals."""
         table = engines.engine_of(partial).host_table(partial)
         keys = self.key_names(table)
-        groups, codes = sorted_groups(table, keys)
+        groups, codes = sort_groups(table, keys)
         folds = table["fold"].to_numpy() if "fold" in table.column_names else np.zeros(len(table), dtype=np.int64)
         columns = {name: groups[name] for name in keys}
         for i in range(len(self.targets)):
@@ -187,10 +187,10 @@ class TargetEncoding(Keyed):
             of = np.empty((self.kfold + 1, len(table)))
             sums = _by_fold(table, i, "sum", self.kfold), _by_fold(table, i, "rest", self.kfold)
             total = counts.sum(axis=0)
-            everything = _added_up(*sums)
+            everything = _sum_over_folds(*sums)
             for fold in range(self.kfold):
-                of[fold] = self._encoded(total - counts[fold], _without(everything, sums, fold), mean)
-            of[self.kfold] = self._encoded(total, _as_floats(everything), mean)
+                of[fold] = self._encode_groups(total - counts[fold], _without(everything, sums, fold), mean)
+            of[self.kfold] = self._encode_groups(total, _as_floats(everything), mean)
             of[:, total < self.min_count] = mean
             targets.append((xp.asarray(of.ravel()), xp.asarray(total), mean))
         return lookup, targets
@@ -220,7 +220,7 @@ class TargetEncoding(Keyed):
         return out
 
     @model_validator(mode="after")
-    def _possible(self) -> TargetEncoding:
+    def _check_parameters(self) -> TargetEncoding:
         for name, low in (("kfold", 1), ("p_smooth", 0), ("min_count", 0)):
             if getattr(self, name) < low:
                 raise ValueError(f"{name} is at least {low}")
@@ -310,7 +310,7 @@ class TargetEncoding(Keyed):
         table: pa.Table = fitted["groups"]
         return table
 
-    def added(self, a: pa.Table, b: pa.Table) -> pa.Table:
+    def add_tables(self, a: pa.Table, b: pa.Table) -> pa.Table:
         """Counts and sums of both, fold by fold; a DataError for sums of integers beyond int64, as in a fit."""
         columns = {name: a[name] for name in self.key_names(a)}
         for i, target in enumerate(self.targets):
@@ -323,7 +323,7 @@ class TargetEncoding(Keyed):
                     refuse_wrapped(wide.sum(axis=0), wide.astype(np.float64).sum(axis=0), repr(target))
                 else:
                     of_both = ((s, _by_fold(t, i, "rest", self.kfold)) for s, t in ((first, a), (second, b)))
-                    wide, rests = exact_sums.added(*of_both)
+                    wide, rests = exact_sums.add_pairs(*of_both)
                 columns |= {f"t{i}_{name}_{fold}": pa.array(wide[fold]) for fold in range(self.kfold)}
                 if rests is not None:
                     columns |= {f"t{i}_rest_{fold}": pa.array(rests[fold]) for fold in range(self.kfold)}
@@ -335,7 +335,7 @@ class TargetEncoding(Keyed):
     def place(self, row: JsonObject) -> tuple[Any, ...]:
         return ascending_place(row, [name for name in row if name.startswith("v")])
 
-    def _encoded(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:
+    def _encode_groups(self, counts: np.ndarray, sums: tuple[np.ndarray, np.ndarray], mean: float) -> np.ndarray:
         """(sum + p_smooth mean) / (count + p_smooth) by group, rounded once; `mean` where that is 0 / 0."""
         with np.errstate(over="ignore", invalid="ignore"):
             smoothed = (
@@ -343,10 +343,10 @@ class TargetEncoding(Keyed):
             )
             rough = sums[0] + smoothed[0]
             total, rest = (
-                exact_sums.added(sums, smoothed) if np.isfinite(smoothed[1]) else (rough, np.zeros(len(rough)))
+                exact_sums.add_pairs(sums, smoothed) if np.isfinite(smoothed[1]) else (rough, np.zeros(len(rough)))
             )
         below = counts + self.p_smooth
-        return np.where(below == 0, mean, exact_sums.divided(total, rest, np.where(below == 0, 1.0, below), np))
+        return np.where(below == 0, mean, exact_sums.divide_pair(total, rest, np.where(below == 0, 1.0, below), np))
 
 
 def _total(values: np.ndarray) -> Fraction | float:
@@ -366,13 +366,13 @@ def _by_fold(table: pa.Table, i: int, what: str, folds: int) -> np.ndarray:
 Sums = tuple[np.ndarray, np.ndarray]  # sums rounded, and what rounding took; integers exactly, and zeros
 
 
-def _added_up(sums: np.ndarray, rests: np.ndarray) -> Sums:
+def _sum_over_folds(sums: np.ndarray, rests: np.ndarray) -> Sums:
     """The sums over all folds."""
     if sums.dtype.kind == "i":
         return sums.sum(axis=0), rests[0]
     total = sums[0], rests[0]
     for more in zip(sums[1:], rests[1:], strict=True):
-        total = exact_sums.added(total, more)
+        total = exact_sums.add_pairs(total, more)
     return total
 
 
@@ -380,7 +380,7 @@ def _without(everything: Sums, sums: Sums, fold: int) -> Sums:
     """The sums over all folds but one, as floats."""
     if sums[0].dtype.kind == "i":
         return _as_floats((everything[0] - sums[0][fold], everything[1]))
-    rest: Sums = exact_sums.added(everything, (-sums[0][fold], -sums[1][fold]))
+    rest: Sums = exact_sums.add_pairs(everything, (-sums[0][fold], -sums[1][fold]))
     return rest
 
 

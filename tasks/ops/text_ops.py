@@ -124,14 +124,18 @@ class SplitText(Operator):
         return self
 
     def outputs(self, unit: Unit, schema: Schema, fitted: object) -> list[Column]:
-        return [Column(name, pa.string(), self.adds_tags) for name in self._names(unit)]
+        return [Column(name, pa.string(), self.adds_tags) for name in self._name_parts(unit)]
 
-    def _names(self, unit: Unit) -> list[str]:
+    def _name_parts(self, unit: Unit) -> list[str]:
         return [f"{self.prefix or unit[0]}_{i}" for i in range(self.max_parts)]
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         return dict(
-            zip(self._names(unit), context.engine.split_text(columns[unit[0]], self.sep, self.max_parts), strict=True)
+            zip(
+                self._name_parts(unit),
+                context.engine.split_text(columns[unit[0]], self.sep, self.max_parts),
+                strict=True,
+            )
         )
 
 

@@ -13,7 +13,7 @@ from tasks.errors import HostError, JobError, RowmillError
 VARIABLE = "ROWMILL_FUNCTION_MODULES"
 
 
-def allowed_modules() -> tuple[str, ...] | None:
+def read_allowed_modules() -> tuple[str, ...] | None:
     """The modules that jobs may name, from the host's variable (separated by commas or colons); None: all modules."""
     text = os.environ.get(VARIABLE)
     return None if text is None else tuple(name for name in re.split(r"[,:\s]+", text) if name)
@@ -21,14 +21,14 @@ def allowed_modules() -> tuple[str, ...] | None:
 
 def is_allowed(module: str) -> bool:
     """Whether jobs may name a module: the host's list has it, or a package that contains it."""
-    modules = allowed_modules()
+    modules = read_allowed_modules()
     return modules is None or any(module == name or module.startswith(f"{name}.") for name in modules)
 
 
 def check_module(path: str) -> None:
     """Raise a HostError for `module:name` if this host does not allow the module; nothing is imported before."""
     if not is_allowed(path.partition(":")[0]):
-        raise _refused(path, "")
+        raise _make_refusal(path, "")
 
 
 def import_path(path: str) -> Any:
@@ -40,7 +40,7 @@ def import_path(path: str) -> Any:
         for part in attribute.split("."):
             named = getattr(named, part)
             if isinstance(named, ModuleType) and not is_allowed(named.__name__):
-                raise _refused(path, f"it is in the module {named.__name__}; ")
+                raise _make_refusal(path, f"it is in the module {named.__name__}; ")
     except RowmillError:
         raise
     except Exception as error:  # of a user's module it may be any
@@ -51,7 +51,7 @@ def import_path(path: str) -> Any:
         ) from None
     home = getattr(named, "__module__", None)
     if isinstance(home, str) and not is_allowed(home):  # an allowed module may import objects of others
-        raise _refused(path, f"it comes from the module {home}; ")
+        raise _make_refusal(path, f"it comes from the module {home}; ")
     return named
 
 
@@ -80,8 +80,8 @@ def refuse_reordered(result: Any, frame: Any) -> None:
         )
 
 
-def _refused(path: str, where: str) -> HostError:
-    modules = allowed_modules() or ()
+def _make_refusal(path: str, where: str) -> HostError:
+    modules = read_allowed_modules() or ()
     listed = f"only from {', '.join(modules)}" if modules else "from no module"
     return HostError(
         f"{path!r} may not be used",

@@ -16,12 +16,12 @@ from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
 from tasks.core.schema import Column, Schema
 from tasks.core.strict_json import JsonObject
 from tasks.engines.algorithms import radix_selection
-from tasks.engines.algorithms.moments import deviation, joined
+from tasks.engines.algorithms.moments import deviation, merge_moments
 from tasks.engines.algorithms.reductions import extremes
-from tasks.engines.expression.calendar import written
+from tasks.engines.expression.calendar import format_learned_time
 from tasks.engines.expression.interpreter import engine_of, evaluate
 from tasks.engines.expression.nodes import ExpressionNode, UnreadError
-from tasks.engines.expression.syntax import Expression, learned_name, parse
+from tasks.engines.expression.syntax import Expression, parse, state_name_of
 from tasks.engines.expression.type_families import family, unit_of
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import JobError
@@ -40,7 +40,7 @@ def function_path(function: object) -> str | None:
         return function
     name = getattr(function, "__qualname__", None)
     path = f"{getattr(function, '__module__', None)}:{name}"
-    if name is None or "<" in name or _imported(path) is not function:
+    if name is None or "<" in name or _import_or_none(path) is not function:
         raise JobError(
             f"the function {name or repr(function)} cannot be saved",
             why="it has no import path: lambdas and functions within functions exist in this process alone",
@@ -49,7 +49,7 @@ def function_path(function: object) -> str | None:
     return path
 
 
-def _checked_path(function: object) -> object:
+def _check_function_path(function: object) -> object:
     if isinstance(function, str):
         if not all(function.partition(":")):
             raise ValueError(f"{function!r} is not an import path: write module:name")
@@ -57,7 +57,7 @@ def _checked_path(function: object) -> object:
     return function
 
 
-UserFunction = Annotated[str | Callable[..., Any], AfterValidator(_checked_path), PlainSerializer(function_path)]
+UserFunction = Annotated[str | Callable[..., Any], AfterValidator(_check_function_path), PlainSerializer(function_path)]
 
 
 class Lambda(Operator):
@@ -157,7 +157,7 @@ class Lambda(Operator):
     def apply(self, columns: Columns, unit: Unit, fitted: FittedValues | None, context: Context) -> Columns:
         column = columns[unit[0]]
         if self.expression is not None:
-            return {self.name or unit[0]: self._evaluated({**columns, HERE: column}, fitted, context)}
+            return {self.name or unit[0]: self._evaluate_expression({**columns, HERE: column}, fitted, context)}
         result = self._call(column, columns, context)
         values = context.engine.adopt(result)
         if self.dtype is None and not same_kind(context.engine.dtype(values), context.engine.dtype(column)):
@@ -169,7 +169,7 @@ class Lambda(Operator):
             )
         return {self.name or unit[0]: values}
 
-    def _evaluated(self, columns: Columns, fitted: FittedValues | None, context: Context) -> Series:
+    def _evaluate_expression(self, columns: Columns, fitted: FittedValues | None, context: Context) -> Series:
         with rows_named(context):
             return evaluate(
                 self.parsed, columns, None, context.failed, fitted, strict=self.strict, whole=context.hashes_whole
@@ -189,10 +189,10 @@ class _LearnedLambda(Lambda, Learned):
     passes: ClassVar[int] = 4
 
     def observe_unit(self, columns: Columns, unit: Unit, context: Context) -> dict[str, Any]:
-        return {name: self._observed(name, node, columns, unit, context) for name, node in self.values.items()}
+        return {name: self._observe_value(name, node, columns, unit, context) for name, node in self.values.items()}
 
     def merge(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._merged(node.verb, a[name], b[name]) for name, node in self.values.items()}
+        return {name: self._merge_value(node.verb, a[name], b[name]) for name, node in self.values.items()}
 
     def refine(self, partial: dict[str, Any]) -> dict[str, Any] | None:
         questions = {}
@@ -204,20 +204,22 @@ class _LearnedLambda(Lambda, Learned):
         return {name: question for name, question in questions.items() if question is not None} or None
 
     def finalize(self, partial: dict[str, Any]) -> FittedValues:
-        return {name: self._value(node, partial[name]) for name, node in self.values.items()}
+        return {name: self._finalize_value(node, partial[name]) for name, node in self.values.items()}
 
     def to_json(self) -> JsonObject:
         return {**super().to_json(), "op": "Lambda"}
 
     @cached_property
     def values(self) -> dict[str, ExpressionNode]:
-        return {learned_name(node): node for node in self.parsed.learned}
+        return {state_name_of(node): node for node in self.parsed.learned}
 
     def refit_of(self, unit: Unit) -> tuple[Literal["merged", "appended", "frozen"], str]:
         exact = any(node.verb == "quantile" for node in self.values.values())
         return ("frozen", "exact ranks need all rows again") if exact else ("merged", "")
 
-    def _observed(self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context) -> Partial:
+    def _observe_value(
+        self, name: str, node: ExpressionNode, columns: Columns, unit: Unit, context: Context
+    ) -> Partial:
         engine = context.engine
         source = unit[0] if node.args[0].value == HERE else node.args[0].value
         column = columns[source]
@@ -231,20 +233,20 @@ class _LearnedLambda(Lambda, Learned):
         question = (context.question or {}).get(name)
         return [values.dtype.kind, radix_selection.count(values, question, engine.xp)]
 
-    def _merged(self, verb: str, a: Any, b: Any) -> Partial:
+    def _merge_value(self, verb: str, a: Any, b: Any) -> Partial:
         if verb == "quantile":
             return [a[0], radix_selection.merge([a[1], b[1]])]
         if verb in ("mean", "std"):
-            return list(joined(tuple(a), tuple(b)))
+            return list(merge_moments(tuple(a), tuple(b)))
         if a is None or b is None:
             return b if a is None else a
         return min(a, b) if verb == "min" else max(a, b)
 
-    def _value(self, node: ExpressionNode, partial: Any) -> str | Partial:
+    def _finalize_value(self, node: ExpressionNode, partial: Any) -> str | Partial:
         if node.verb == "quantile":
             return quantile_of((partial[0], partial[1]), Fraction(node.args[1].value))
         if node.verb in ("min", "max"):
-            return written(partial[1], partial[0]) if isinstance(partial, list) else partial
+            return format_learned_time(partial[1], partial[0]) if isinstance(partial, list) else partial
         n, mean, _, low, high = partial
         if not n:
             return None
@@ -292,7 +294,7 @@ def _takes_frame(function: Callable[..., Any]) -> bool:
     return bool(second) and (second[0].default is inspect.Parameter.empty or second[0].name == "frame")
 
 
-def _imported(path: str) -> object:
+def _import_or_none(path: str) -> object:
     try:
         return import_path(path)
     except JobError:

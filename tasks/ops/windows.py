@@ -12,9 +12,9 @@ from pydantic import field_validator, model_validator
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.engines.algorithms.key_runs import Aggregate, Histories, Runs, difference, find_runs, lagged, rolling
+from tasks.engines.algorithms.key_runs import Aggregate, Histories, KeyRuns, difference, find_runs, lag_column, rolling
 from tasks.engines.algorithms.protocol import Kernels
-from tasks.engines.algorithms.text_times import unsorted_times
+from tasks.engines.algorithms.text_times import find_unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Array, Columns, Context, Entry, Operator, Series, Unit
 from tasks.ops.continuous import as_stored, check_fits
@@ -53,9 +53,11 @@ class _RunOperator(Operator):
         return tuple(_several(getattr(self, self.run_columns)))
 
     def made_of(self, output: str, unit: Unit) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for title, name, *_ in self._named(unit) if title == output)) or (output,)
+        return tuple(dict.fromkeys(name for title, name, *_ in self._name_outputs(unit) if title == output)) or (
+            output,
+        )
 
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, Any]]:
+    def _name_outputs(self, unit: Unit) -> Iterable[tuple[str, str, Any]]:
         """(name made, column, what is made of it) for each new column."""
         raise TypeError(f"{type(self).__name__} does not define _named")
 
@@ -75,17 +77,17 @@ class _Shifted(_RunOperator):
             raise ValueError("a shift of 0 is the row itself")
         return value
 
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
+    def _name_outputs(self, unit: Unit) -> Iterable[tuple[str, str, int]]:
         shifts = dict.fromkeys(_several(self.shift))
         return ((f"{name}_{self.word}_{n}", name, n) for name in unit for n in shifts)
 
-    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
+    def shift_column(self, column: Series, runs: KeyRuns, shift: int) -> Series:
         """The column of one shift."""
         raise TypeError(f"{type(self).__name__} does not define shifted")
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
-        return {title: self.shifted(columns[name], runs, n) for title, name, n in self._named(unit)}
+        return {title: self.shift_column(columns[name], runs, n) for title, name, n in self._name_outputs(unit)}
 
 
 class DifferenceLag(_Shifted):
@@ -126,9 +128,11 @@ class DifferenceLag(_Shifted):
     word = "difference_lag"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
+        return [
+            Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._name_outputs(unit)
+        ]
 
-    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
+    def shift_column(self, column: Series, runs: KeyRuns, shift: int) -> Series:
         return difference(column, runs, shift)
 
 
@@ -187,17 +191,19 @@ class Rolling(_RunOperator):
             raise ValueError(f"min_periods must be from 1 to window ({self.window}), not {self.min_periods}")
         return self
 
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+    def _name_outputs(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         wanted = dict.fromkeys(_several(self.aggregation))
         return ((f"{name}_rolling_{agg}_{self.window}", name, agg) for name in unit for agg in wanted)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        return [Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._named(unit)]
+        return [
+            Column(title, pa.float64(), frozenset({Tags.CONTINUOUS.value})) for title, _, _ in self._name_outputs(unit)
+        ]
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         runs = find_runs([columns[k] for k in _several(self.partition_cols)], context.engine)
         least = self.window if self.min_periods is None else self.min_periods
-        return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._named(unit)}
+        return {title: rolling(columns[n], runs, self.window, agg, least) for title, n, agg in self._name_outputs(unit)}
 
 
 class Lag(_Shifted):
@@ -239,10 +245,10 @@ class Lag(_Shifted):
     word = "lag"
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        return [replace(schema[name], name=title) for title, name, _ in self._named(unit)]
+        return [replace(schema[name], name=title) for title, name, _ in self._name_outputs(unit)]
 
-    def shifted(self, column: Series, runs: Runs, shift: int) -> Series:
-        return lagged(column, runs, shift)
+    def shift_column(self, column: Series, runs: KeyRuns, shift: int) -> Series:
+        return lag_column(column, runs, shift)
 
 
 class History(_RunOperator):
@@ -312,7 +318,7 @@ class History(_RunOperator):
     def extra_columns(self, fitting: bool) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*_several(self.partition_cols), *([self.time_col] if self.time_col else [])]))
 
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+    def _name_outputs(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         return ((f"{name}_history", name, "list") for name in unit)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
@@ -430,7 +436,7 @@ class Groupby(_RunOperator):
         named = self.aggs if isinstance(self.aggs, dict) else ()
         return tuple(dict.fromkeys([*self.keys, *self.sorted_by, *named]))
 
-    def _named(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
+    def _name_outputs(self, unit: Unit) -> Iterable[tuple[str, str, str]]:
         """(name made, column, aggregation): in the order of `aggs` where it is a map, else of the selection."""
         columns = self.aggs if isinstance(self.aggs, dict) else {n: self.aggs for n in unit if n not in self.keys}
         for name, wanted in columns.items():
@@ -440,9 +446,9 @@ class Groupby(_RunOperator):
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
         for name in (*self.keys, *self.sorted_by):
             if schema[name].kind in ("list", "other"):
-                raise _refused(schema[name], "group or sort by")
+                raise _make_column_error(schema[name], "group or sort by")
         columns = [schema[name] for name in self.keys]
-        return columns + [_output(schema[name], title, agg) for title, name, agg in self._named(unit)]
+        return columns + [_output(schema[name], title, agg) for title, name, agg in self._name_outputs(unit)]
 
     def regroup(self, columns: Columns, unit: Unit, context: Context) -> tuple[Columns, Context]:
         """(the columns of one row per key, the context of these rows)."""
@@ -455,15 +461,15 @@ class Groupby(_RunOperator):
         own = None if context.own is None else _any_of(context.own, runs)
         if self.sorted_by:
             _check_text_order(columns, self.sorted_by, engine)
-            runs = runs.sorted([columns[name] for name in self.sorted_by], self.ascending)
+            runs = runs.sort_rows([columns[name] for name in self.sorted_by], self.ascending)
         if self.min_length > 1 or self.max_length is not None:
-            runs, chosen = runs.limited(self.min_length, self.max_length, self.last)
+            runs, chosen = runs.limit_lengths(self.min_length, self.max_length, self.last)
             first = first[chosen]
             rows = rows[chosen]
             own = None if own is None else own[chosen]
         keys = engine.take({k: columns[k] for k in self.keys}, first)
         taken: dict[str, Aggregate] = {}
-        for title, name, agg in self._named(unit):
+        for title, name, agg in self._name_outputs(unit):
             if name not in taken:
                 taken[name] = Aggregate(columns[name], runs)
             keys[title] = getattr(taken[name], agg)()
@@ -476,12 +482,12 @@ def _check_text_order(columns: Columns, names: Sequence[str], engine: Kernels) -
         if engine.dtype(columns[name]) == pa.string():
             some = engine.xp.arange(min(1000, len(columns[name])))
             table = engine.host_columns(engine.take({name: columns[name]}, some), Schema([Column(name, pa.string())]))
-            if unsorted := unsorted_times(table.column(name).combine_chunks().cast(pa.string())):
+            if unsorted := find_unsorted_times(table.column(name).combine_chunks().cast(pa.string())):
                 do = f"make times of them before: Lambda(expression={unsorted.expression!r}) {unsorted.tried}"
                 raise DataError(f"Groupby sorts by {name!r}, and its times are texts", why=unsorted.why, do=do)
 
 
-def _any_of(flags: Array, runs: Runs) -> Array:
+def _any_of(flags: Array, runs: KeyRuns) -> Array:
     """For each run whether it has a row with the flag; `flags` are in the order of rows."""
     placed = (flags if runs.order is None else flags[runs.order]).astype(runs.xp.int64)
     before = runs.xp.concatenate([runs.xp.zeros(1, dtype=runs.xp.int64), runs.xp.cumsum(placed)])
@@ -494,7 +500,7 @@ def _output(column: Column, title: str, agg: str) -> Column:
     dtype = column.dtype
     fits = {"list": kind != "list"}.get(agg, agg in ANYTHING or kind in ("number", "bool"))
     if not fits and not (agg in ("nunique", "min", "max") and kind in ("string", "time")):
-        raise _refused(column, f"make {agg} of")
+        raise _make_column_error(column, f"make {agg} of")
     if agg in SAME_VALUES:
         tags = column.tags | {Tags.LIST.value} if agg == "list" else column.tags
         return Column(title, pa.list_(dtype) if agg == "list" else dtype, tags, column.properties)
@@ -507,7 +513,7 @@ def _output(column: Column, title: str, agg: str) -> Column:
     return Column(title, number, frozenset({Tags.CONTINUOUS.value}))
 
 
-def _refused(column: Column, verb: str) -> DataError:
+def _make_column_error(column: Column, verb: str) -> DataError:
     return DataError(
         f"Groupby cannot {verb} column {column.name!r} of type {dtype_name(column.dtype)}",
         why=f"{', '.join(NUMERIC)} take numbers; nunique, min and max take strings and times too; list takes no lists",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.core.dtypes import is_list
 from tasks.core.schema import ROW
 from tasks.engines.algorithms.arrow_arrays import one_array
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.profile.output_profile import Association
 
 Array = npt.NDArray[np.float64]
@@ -87,7 +87,7 @@ def _codes(values: pa.Array) -> _Codes:
 
 def _as_floats(values: pa.Array) -> pa.Array:
     if pa.types.is_temporal(values.type):
-        values = values.cast(stored_type(values.type))
+        values = values.cast(to_storage_type(values.type))
     return values.cast(pa.float64(), safe=False)
 
 

@@ -26,9 +26,9 @@ def column_profile(
     """The profile of a column of the source of this type, from the sketch of all its rows, and from a sample of one of
     `step` rows what they do not count each."""
     leaf = leaf_type(dtype)
-    numbers = _numbers(sample) if sample is not None and sketch.kind in ("integer", "float", "time") else None
+    numbers = _extract_numbers(sample) if sample is not None and sketch.kind in ("integer", "float", "time") else None
     distinct, error, top, top_exact = _distinct(sketch, numbers, step)
-    mean, std = _moments(sketch)
+    mean, std = _compute_mean_and_deviation(sketch)
     counted, sampled = _bins(sketch, numbers, step)
     bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
     low = sketch.low
@@ -65,7 +65,7 @@ def column_profile(
     )
 
 
-def _numbers(sample: pa.ChunkedArray) -> np.ndarray:
+def _extract_numbers(sample: pa.ChunkedArray) -> np.ndarray:
     """The values of a sample without null and NaN: integers, float64, times as integers in the unit of the sketches."""
     array = one_array(sample)
     while is_list(array.type):
@@ -115,7 +115,7 @@ def _distinct(sketch: Sketch, numbers: np.ndarray | None, step: int) -> Distinct
     return Distinct(float(len(column_sketch.unique(numbers))), 0.0 if step == 1 else math.inf, [], False)
 
 
-def _moments(sketch: Sketch) -> tuple[float | None, float | None]:
+def _compute_mean_and_deviation(sketch: Sketch) -> tuple[float | None, float | None]:
     """(mean, standard deviation) of the finite values."""
     if sketch.sums is not None:
         n, (total, squares) = sketch.rows - sketch.nulls, sketch.sums

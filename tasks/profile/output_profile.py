@@ -12,9 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
-from tasks.core.strict_json import encoded
+from tasks.core.strict_json import encode_floats
 from tasks.storage.atomic import read_json
-from tasks.storage.documents import Count, Figure, Form, Number, TypeName, Value, dumped, parsed
+from tasks.storage.documents import Count, Figure, Form, Number, TypeName, Value, dump_document, parse_document
 from tasks.storage.own_files import PROFILE
 
 FORMAT = 1
@@ -123,7 +123,7 @@ class ColumnProfile:
             "bins": None if self.bins is None else [[b, self.bins[b]] for b in sorted(self.bins)],
             "buckets": self.buckets,
         }
-        return {name: counts[name] if name in counts else encoded(value) for name, value in vars(self).items()}
+        return {name: counts[name] if name in counts else encode_floats(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Profile:
         """The types of the columns of the source that the run did not read, by their names."""
         return {name: dtype for name, dtype in self.source.items() if name not in self.columns}
 
-    def joined(self, other: Profile) -> Profile:
+    def with_columns_of(self, other: Profile) -> Profile:
         """The columns and steps of both: each pass over the same rows profiles the columns that no other has."""
         return replace(
             self,
@@ -223,13 +223,13 @@ class Profile:
             "associated": self.associated,
             "source": dict(self.source),
             "columns": [self.columns[name].to_json() for name in sorted(self.columns)],
-            "steps": [dumped(self.steps[key]) for key in sorted(self.steps)],
+            "steps": [dump_document(self.steps[key]) for key in sorted(self.steps)],
         }
 
     @classmethod
     def from_json(cls, data: object, path: Path = Path(PROFILE)) -> Profile:
         """The profile of a file's content; DataError that names the file and the field that is damaged."""
-        stored = parsed(_StoredProfile, data, path)
+        stored = parse_document(_StoredProfile, data, path)
         columns = {one.name: one for one in stored.columns}
         steps = {one.key: one for one in stored.steps}
         pairs = {(one, other): Association(v, by_chance) for one, other, v, by_chance in stored.associations}
@@ -253,11 +253,11 @@ def bin_of(value: float) -> int:
 
 def bin_edges(number: int) -> tuple[float, float]:
     """The least and the greatest number of a bin, as floats; the bin that has the largest numbers ends at infinity."""
-    ends = sorted((_value(number << 48), _value((number + 1 << 48) - 1)))
+    ends = sorted((_decode_ordered_float(number << 48), _decode_ordered_float((number + 1 << 48) - 1)))
     return ends[0], ends[1]
 
 
-def _value(ordered: int) -> float:
+def _decode_ordered_float(ordered: int) -> float:
     bits = ordered ^ SIGN if ordered & SIGN else ~ordered & 0xFFFFFFFFFFFFFFFF
     value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
     return value

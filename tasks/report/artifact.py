@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tasks.cluster import usage
-from tasks.core.markdown import escaped, markdown_table
+from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.core.settings import STAGES
 from tasks.core.stage_results import IngestResult, StageResult, StatisticsResult, WriteResult
 from tasks.core.units import amount
@@ -29,7 +29,7 @@ def stage_markdown(
     """
     where = " → ".join(f"**{stage}**" if stage == result.stage else stage for stage in STAGES)
     made_up = result.made_up if isinstance(result, IngestResult) else ""
-    sample = [f"**Made-up data**: {escaped(made_up)}."] if made_up else []
+    sample = [f"**Made-up data**: {escape_markdown(made_up)}."] if made_up else []
     parts = [f"### {result.line}", *sample, where, markdown_numbers(result)]
     if workers and not result.reused:
         parts += _of_workers(result, workers)
@@ -43,7 +43,7 @@ def stage_markdown(
         parts.append(f"#### Files\n\n{files_table(result)}")
     tables = result.tables if isinstance(result, StatisticsResult) else {}
     for title, rows in tables.items():
-        parts.append(f"#### {escaped(title)}\n\n{markdown_table(rows)}")
+        parts.append(f"#### {escape_markdown(title)}\n\n{markdown_table(rows)}")
     while len("\n\n".join(parts)) > MARKDOWN and len(parts) > 3:
         parts.pop()
     return "\n\n".join(parts) + "\n"
@@ -55,14 +55,14 @@ def markdown_numbers(result: StageResult) -> str:
     rows = [("rows", f"{result.rows:,}"), ("seconds", f"{result.seconds:.2f}")]
     rows += [("rows per second", f"{result.rows / seconds:,.0f}"), ("bytes", amount(result.nbytes))]
     rows += [("bytes per second", amount(result.nbytes / seconds))]
-    rows += [(name, clock(moment)) for name, moment in _moments(result).items()]
+    rows += [(name, clock(moment)) for name, moment in _collect_moments(result).items()]
     known = {"stage", "split", "rows", "bytes", "seconds"}
     others = {name: value for name, value in result.figures().items() if name not in known and value}
-    rows += [(name.replace("_", " "), _shown(value)) for name, value in others.items()]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {escaped(value)} |" for name, value in rows)])
+    rows += [(name.replace("_", " "), _format_fact(value)) for name, value in others.items()]
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {escape_markdown(value)} |" for name, value in rows)])
 
 
-def _moments(result: StageResult) -> dict[str, float]:
+def _collect_moments(result: StageResult) -> dict[str, float]:
     """When a stage began and ended, as far as that is known."""
     moments = {"began": result.began, "ended": result.ended}
     return {name: moment for name, moment in moments.items() if moment is not None}
@@ -74,12 +74,12 @@ def _of_workers(result: StageResult, workers: usage.Workers) -> list[str]:
     rows = series.worker_rows(workers, ended - began)
     pictures = series.plots(workers, began, (0.0, ended - began), few=True)
     texts = [markdown_table(table[:32]) for table in (rows, series.gpu_rows(workers)) if table]
-    if moved := usage.moved(workers):
+    if moved := usage.sum_sent_bytes(workers):
         texts.append("Moved between workers: " + ", ".join(f"{amount(n)} by {how}" for how, n in moved.items()))
     return [*texts, *(f"![{result.stage}]({data_url(picture)})" for picture in pictures)]
 
 
-def _shown(value: object) -> str:
+def _format_fact(value: object) -> str:
     if isinstance(value, bool):
         return "yes"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -94,15 +94,15 @@ def in_order(columns: Sequence[Sequence[Hashable]], steps: Sequence[Arrow]) -> l
         after.setdefault(start, []).append(end)
     for sweep in range(SWEEPS):
         for number in range(1, len(ordered)):
-            ordered[number] = _sorted_by(ordered[number], ordered[number - 1], before)
+            ordered[number] = _sort_by_neighbours(ordered[number], ordered[number - 1], before)
         if sweep == SWEEPS - 1:
             break
         for number in range(len(ordered) - 2, -1, -1):
-            ordered[number] = _sorted_by(ordered[number], ordered[number + 1], after)
+            ordered[number] = _sort_by_neighbours(ordered[number], ordered[number + 1], after)
     return ordered
 
 
-def _sorted_by(
+def _sort_by_neighbours(
     column: Sequence[Hashable], neighbours: Sequence[Hashable], connected: Mapping[Hashable, Sequence[Hashable]]
 ) -> list[Hashable]:
     """A column by the mean number of its neighbours in the column next to it; a box without any keeps its number."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.dtypes import dtype_name
-from tasks.core.strict_json import decoded
+from tasks.core.strict_json import decode_floats
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.ops.base import Operator
 from tasks.report.box_graph import graph
@@ -39,7 +39,9 @@ def operator_text(op: Operator, most: int = IN_TABLE) -> str:
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
     ('FillMissing(fill_value=7)', 'Normalize')
     """
-    parameters = {name: value for name, value in decoded(op.to_json()).items() if name != "op" and value is not None}
+    parameters = {
+        name: value for name, value in decode_floats(op.to_json()).items() if name != "op" and value is not None
+    }
     text = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
     text = text if len(text) <= most else text[: most - 2] + ".."
     return type(op).__name__ + (f"({text})" if text else "")
@@ -97,7 +99,7 @@ def _with_sources(bound: Bound, uses: dict[str, set[Any]], by_key: dict[Any, Box
     return sources | by_key
 
 
-def drawn(bound: Bound) -> str:
+def draw_workflow(bound: Bound) -> str:
     """The workflow as a picture: columns on the left, outputs on the right, dotted where values are only learned from.
 
     An SVG image is shown by every page of Prefect, and by a report without a network; Mermaid is not. Of each kind the
@@ -141,7 +143,7 @@ def ways(bound: Bound) -> list[dict[str, str]]:
     """Rows of a table: which source columns go through which operators into which outputs."""
     rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for place, name in bound.targets:
-        steps = _applied(bound, place, name)
+        steps = _trace_steps(bound, place, name)
         sources = bound.source_columns([(place, name)], training=False)
         key = tuple(dict.fromkeys(f"{s.node} {operator_text(s.op)}" for s in steps))
         row = rows.setdefault(key, {"columns": [], "outputs": [], "types": []})
@@ -158,7 +160,7 @@ def ways(bound: Bound) -> list[dict[str, str]]:
     return table
 
 
-def _applied(bound: Bound, place: int, name: str) -> list[Step]:
+def _trace_steps(bound: Bound, place: int, name: str) -> list[Step]:
     """The steps that make a column, in graph order; what they only learn from left out."""
     applied: dict[str, Step] = {}
     todo = [bound.origin(place, name)]
@@ -174,6 +176,6 @@ def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
     """The picture of a run's workflow as SVG: read from `path`, where the first stage of the run saved it, or drawn."""
     if path.exists():
         return path.read_text()
-    text = drawn(bind())
+    text = draw_workflow(bind())
     write_text(path, text)
     return text

@@ -12,7 +12,7 @@ from tasks.report import svg
 from tasks.report.diagram import names_text
 from tasks.storage.own_files import CHANGES, VERSION, WORKFLOW
 
-MOST_NIGHTS = 60
+MOST_BATCHES = 60
 MOST_CURVES = 8
 
 
@@ -35,7 +35,7 @@ def growth(folder: Path, target: Path) -> JsonObject:
     folder: where the output's files are. target: where it is or will be: beside it lie the versions of the nights
     before, of which those that led to this one are read, 60 at most, as far as they are still there.
     """
-    nights = _nights(folder, target)
+    nights = _read_batch_changes(folder, target)
     steps = nights[-1]["steps"] if nights else {}
     rows: list[JsonObject] = []
     curves: JsonObject = {}
@@ -75,14 +75,14 @@ def _picture(curves: Mapping[str, svg.Points]) -> str:
     return svg.lines("values with an id, in % of the first night", curves, "{:g} %".format, unit="")
 
 
-def _nights(folder: Path, target: Path) -> list[JsonObject]:
+def _read_batch_changes(folder: Path, target: Path) -> list[JsonObject]:
     """The changes of the nights that led to an output, the oldest first."""
     own = next((one for place in (folder, folder.parent) if (one := _changes(place))), None)
     if own is None:
         return []
     root = next((place for place in (target, *target.parents[:2]) if _has_versions(place)), target)
     nights = [own]
-    while len(nights) < MOST_NIGHTS and VERSION.fullmatch(str(nights[-1].get("base", ""))):
+    while len(nights) < MOST_BATCHES and VERSION.fullmatch(str(nights[-1].get("base", ""))):
         earlier = _changes(root / nights[-1]["base"])
         if earlier is None:
             break

@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.cluster import monitor
 from tasks.cluster.monitor import samples_path
 from tasks.core.plan import Plan
-from tasks.core.redaction import job_text, redacted
+from tasks.core.redaction import job_text, redact
 from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.core.strict_json import JsonObject
@@ -17,7 +17,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.learned_text import growth_rows
 from tasks.graph.node import Node
 from tasks.graph.refit_history import batch_rows, history_lines
-from tasks.graph.saved_workflow import fitted_folder, load_fitted, read_fitted
+from tasks.graph.saved_workflow import find_fitted_folder, load_fitted, read_fitted
 from tasks.graph.state import load_changes
 from tasks.manifest import Manifest, folders_of
 from tasks.ops.fitted_values import FittedSteps
@@ -101,7 +101,7 @@ class ReportWriter:
                     self.run_page,
                     str(self.target / split),
                     beside,
-                    *_nights(folder / WORKFLOW),
+                    *_read_batches(folder / WORKFLOW),
                     self.upstream,
                 )
                 page.write(facts, folder / split)
@@ -116,19 +116,19 @@ def reports_of(out: Path, again: bool = False) -> list[Path]:
     looks, the job as it was written. DataError if there is no output.
     """
     return [
-        _written(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT
+        _write_report(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT
         for folder in folders_of(out)
     ]
 
 
-def _written(folder: Path) -> Path:
+def _write_report(folder: Path) -> Path:
     manifest = Manifest.load(folder)
     saved = load_fitted(folder, look=True)
     columns = Schema(c for c in saved.schema.columns if c.name != ROW)
     bound = Bound(*_subject(saved.final, columns, manifest), saved.state.values)
-    lines, nights, growth = _nights(fitted_folder(folder))
+    lines, nights, growth = _read_batches(find_fitted_folder(folder))
     facts = page.Facts(
-        redacted(manifest.data),
+        redact(manifest.data),
         bound,
         saved.state.values,
         target=str(folder.resolve()),
@@ -140,7 +140,7 @@ def _written(folder: Path) -> Path:
         return page.write(facts, folder)
 
 
-def _nights(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonObject]]:
+def _read_batches(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonObject]]:
     """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
     changed by step."""
     data = read_fitted(folder)

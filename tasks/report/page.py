@@ -18,8 +18,14 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import sentence
-from tasks.graph.learned_text import distinct_values, fitted_text, frequent_text, is_vocabulary, learned_steps
-from tasks.manifest import dated_lines
+from tasks.graph.learned_text import (
+    describe_fitted,
+    distinct_values,
+    frequent_text,
+    is_vocabulary,
+    select_learned_steps,
+)
+from tasks.manifest import describe_run_date
 from tasks.ops.fitted_values import FittedSteps
 from tasks.profile.output_profile import read_profile
 from tasks.report import diagram, profile_section, series, svg, verdict_section
@@ -27,7 +33,7 @@ from tasks.report.growth_section import growth
 from tasks.sources import sampling
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
-from tasks.storage.sample_data import made_up_text
+from tasks.storage.sample_data import describe_sample_data
 from tasks.storage.sidecars import Sidecar
 from tasks.storage.signature import add_signature, is_signed
 
@@ -66,7 +72,7 @@ def render(facts: Facts, folder: Path) -> str:
     manifest = facts.manifest
     sample, note = output_sample(folder, manifest)
     output = profile_section.columns_of(facts.bound.output, sample)
-    known_nulls(output, folder, manifest)
+    fill_exact_nulls(output, folder, manifest)
     known = facts.source or profile_section.columns_of(facts.bound.source, None)
     # A refit has learned of the rows of other nights, too, and from valid and test nothing is learned.
     if not isinstance(manifest.get("base"), Mapping) and facts.split in ("", "train"):
@@ -75,7 +81,7 @@ def render(facts: Facts, folder: Path) -> str:
         profile_section.add_profile(known, profile)
     of_split = f" of {facts.split}" if facts.split else ""
     size = sum(part["bytes"] for part in manifest["parts"])
-    picture = diagram.drawn(facts.bound)
+    picture = diagram.draw_workflow(facts.bound)
     return template().render(
         facts=facts,
         manifest=manifest,
@@ -95,12 +101,14 @@ def render(facts: Facts, folder: Path) -> str:
         source=known[:MOST_COLUMNS],
         output=output[:MOST_COLUMNS],
         output_note=note,
-        source_exact=f"of all rows{of_split} that were read" if profile is None else _exact(profile.rows, of_split),
-        output_exact=_exact(manifest["rows"]["out"], of_split),
+        source_exact=f"of all rows{of_split} that were read"
+        if profile is None
+        else _describe_exact_rows(profile.rows, of_split),
+        output_exact=_describe_exact_rows(manifest["rows"]["out"], of_split),
         embeddings=embeddings(facts.bound),
         gate=verdict_section.section(folder),
         growth=growth(folder, Path(facts.target or folder)),
-        **learned(facts),
+        **tabulate_fitted_state(facts),
     )
 
 
@@ -117,7 +125,7 @@ def output_sample(folder: Path, manifest: JsonObject) -> tuple[pa.Table | None, 
     return sample, _note(sample.num_rows, manifest["rows"]["out"], place)
 
 
-def _exact(rows: int, of_split: str) -> str:
+def _describe_exact_rows(rows: int, of_split: str) -> str:
     return f"of all {rows:,} rows{of_split}"
 
 
@@ -145,7 +153,7 @@ def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, place)
 
 
-def known_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: JsonObject) -> None:
+def fill_exact_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: JsonObject) -> None:
     """The exact shares of nulls, where the files' footers have them."""
     try:
         counts = sampling.null_counts(folder, manifest)
@@ -171,9 +179,9 @@ def stage_rows(facts: Facts) -> list[JsonObject]:
             notes.append(f"{amount(result.decoded)} stay decoded for transform")
         if isinstance(result, TransformResult):
             notes.append(f"exchange in {result.exchange}: {result.because}")
-        moved = usage.moved(facts.samples.get(result.title, {}))
+        moved = usage.sum_sent_bytes(facts.samples.get(result.title, {}))
         notes += [f"{amount(nbytes)} between workers by {how}" for how, nbytes in moved.items()]
-        notes += _stayed(result, results, sum(moved.values()))
+        notes += _describe_local_bytes(result, results, sum(moved.values()))
         rows.append(
             {
                 "title": result.title,
@@ -196,7 +204,7 @@ def _of_manifest(stage: str, numbers: JsonObject) -> StageResult:
     return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
 
 
-def _stayed(result: StageResult, every: Sequence[StageResult], sent: float) -> list[str]:
+def _describe_local_bytes(result: StageResult, every: Sequence[StageResult], sent: float) -> list[str]:
     """The bytes of pieces that shuffle_write read on the worker that had them in memory."""
     if result.stage != "shuffle_write" or result.reused:
         return []
@@ -208,21 +216,21 @@ def _stayed(result: StageResult, every: Sequence[StageResult], sent: float) -> l
 def gantt(facts: Facts) -> str:
     """The stages on a time axis; empty where it is not known when they ran."""
     rows = []
-    for result, began, ended in _timed(facts.results):
+    for result, began, ended in _select_timed_results(facts.results):
         if not result.reused:
             began = max(began, ended - result.seconds)
         rows.append((result.title, began, ended, f"{ended - began:.2f} s"))
     return svg.stages(rows) if rows else ""
 
 
-def _timed(results: Iterable[StageResult]) -> list[tuple[StageResult, float, float]]:
+def _select_timed_results(results: Iterable[StageResult]) -> list[tuple[StageResult, float, float]]:
     """(result, began, ended) of the stages of which that is known."""
     return [(r, r.began, r.ended) for r in results if r.began is not None and r.ended is not None]
 
 
 def plots(facts: Facts) -> list[str]:
     """Throughput, memory, computing, spill over the whole run, the stages as bands."""
-    timed = _timed(result for result in facts.results if not result.reused)
+    timed = _select_timed_results(result for result in facts.results if not result.reused)
     if not timed:
         return []
     zero = min(began for _, began, _ in timed)
@@ -251,11 +259,11 @@ def by_stage(facts: Facts, rows_of: Callable[..., list[JsonObject]]) -> list[Jso
     return rows[:MOST_WORKERS]
 
 
-def learned(facts: Facts) -> JsonObject:
+def tabulate_fitted_state(facts: Facts) -> JsonObject:
     """Vocabularies and whatever else was learned, as rows of tables."""
     vocabularies = []
     others = []
-    for key, step in learned_steps(facts.bound, facts.values).items():
+    for key, step in select_learned_steps(facts.bound, facts.values).items():
         fitted = facts.values[key]
         columns = diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
@@ -263,7 +271,7 @@ def learned(facts: Facts) -> JsonObject:
             counts = {"values": size, "left": distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}
             vocabularies.append({"columns": columns, "frequent": frequent_text(fitted, 8), **counts})
         else:
-            others.append({"operator": type(step.op).__name__, "columns": columns, "what": fitted_text(fitted)})
+            others.append({"operator": type(step.op).__name__, "columns": columns, "what": describe_fitted(fitted)})
     return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}
 
 
@@ -292,7 +300,7 @@ def template() -> jinja2.Template:
     )
     environment.filters |= {"amount": amount, "n": "{:,}".format, "share_text": share, "bars": svg.bars, "rate": rate}
     environment.filters["moment"] = moment
-    environment.filters |= {"reading": reading_lines, "made_up": made_up_text, "dated": dated_lines}
+    environment.filters |= {"reading": reading_lines, "made_up": describe_sample_data, "dated": describe_run_date}
     return environment.get_template("page.html.j2")
 
 

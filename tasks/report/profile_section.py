@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Schema
-from tasks.engines.convert.python_values import listed, stored_type, value_of
+from tasks.engines.convert.python_values import to_python_list, to_storage_type, value_of
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.learned_text import distinct_values
 from tasks.ops.fitted_values import FittedSteps, FittedValues
@@ -55,7 +55,7 @@ def of_table(table: pa.Table) -> list[ColumnSummary]:
 
 def of_column(name: str, column: pa.ChunkedArray) -> ColumnSummary:
     """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
-    dtype = dtype_name(_decoded(column.type))
+    dtype = dtype_name(_decode_type(column.type))
     rows = len(column)
     profile = ColumnSummary(name, dtype, rows, column.null_count / rows if rows else None)
     if is_list(column.type):
@@ -72,17 +72,17 @@ def of_column(name: str, column: pa.ChunkedArray) -> ColumnSummary:
         profile.distinct < 0.9 * len(values) or profile.distinct <= TOP
     ):  # the top values of an almost unique column mean nothing
         few = counts.take(pa.array(order[:TOP]))
-        most_frequent = zip(listed(few.field("values")), few.field("counts").to_pylist(), strict=True)
-        profile.top = [(shown(value), count / len(values)) for value, count in most_frequent]
-    _numbers(profile, values)
+        most_frequent = zip(to_python_list(few.field("values")), few.field("counts").to_pylist(), strict=True)
+        profile.top = [(format_column_value(value), count / len(values)) for value, count in most_frequent]
+    _summarize_numbers(profile, values)
     return profile
 
 
-def _decoded(dtype: pa.DataType) -> pa.DataType:
+def _decode_type(dtype: pa.DataType) -> pa.DataType:
     return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
-def _numbers(profile: ColumnSummary, values: pa.ChunkedArray) -> None:
+def _summarize_numbers(profile: ColumnSummary, values: pa.ChunkedArray) -> None:
     kind = kind_of(values.type)
     if kind == "bool":
         values = values.cast(pa.int8())
@@ -90,22 +90,22 @@ def _numbers(profile: ColumnSummary, values: pa.ChunkedArray) -> None:
     if kind not in ("number", "time"):
         if kind == "string":
             low, high = pc.min_max(values).values()
-            profile.low = shown(low.as_py())
-            profile.high = shown(high.as_py())
+            profile.low = format_column_value(low.as_py())
+            profile.high = format_column_value(high.as_py())
         return
     numbers = _as_floats(values)
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
         return
-    low, high = pc.min_max(values.cast(stored_type(values.type))).values()
-    profile.low, profile.high = (shown(value_of(end.cast(values.type))) for end in (low, high))
-    profile.mean = shown(float(numbers.mean())) if kind == "number" else ""
+    low, high = pc.min_max(values.cast(to_storage_type(values.type))).values()
+    profile.low, profile.high = (format_column_value(value_of(end.cast(values.type))) for end in (low, high))
+    profile.mean = format_column_value(float(numbers.mean())) if kind == "number" else ""
     profile.histogram = histogram(numbers)
 
 
 def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
     if kind_of(values.type) == "time":
-        values = values.cast(stored_type(values.type))
+        values = values.cast(to_storage_type(values.type))
     return values.cast(pa.float64(), safe=False).to_numpy()
 
 
@@ -128,7 +128,7 @@ def histogram(numbers: np.ndarray) -> list[int]:
     return [int(n) for n in np.bincount(places, minlength=bins)]
 
 
-def shown(value: object) -> str:
+def format_column_value(value: object) -> str:
     """A value of a column as short text."""
     if value is None:
         return ""
@@ -174,18 +174,20 @@ def _add_profile(summary: ColumnSummary, column: ColumnProfile) -> None:
         summary.distinct = round(column.distinct)
         summary.exact |= {"distinct"} if not column.distinct_error else set()
     if column.minimum is not None and column.maximum is not None:
-        low, high = (shown(end) for end in (column.minimum, column.maximum))
+        low, high = (format_column_value(end) for end in (column.minimum, column.maximum))
         if column.type.startswith(("timestamp", "date")):
             low, high = (end.replace("T", " ").removesuffix(".000000") for end in (low, high))
         summary.low = low
         summary.high = high
         summary.exact.add("min")
     if column.mean is not None and summary.mean:
-        summary.mean = shown(float(column.mean))
+        summary.mean = format_column_value(float(column.mean))
         summary.exact.add("mean")
     if column.top_exact and column.top:
         kind = bool if column.type == "bool" else type(column.top[0][0])
-        summary.top = [(shown(kind(value)), count / max(column.values, 1)) for value, count in column.top[:TOP]]
+        summary.top = [
+            (format_column_value(kind(value)), count / max(column.values, 1)) for value, count in column.top[:TOP]
+        ]
         summary.exact.add("top")
 
 
@@ -196,7 +198,7 @@ def _add(profile: ColumnSummary, step: Step, fitted: FittedValues) -> None:
     elif name == "Categorify" and isinstance(fitted.get("values"), pa.Table):
         _add_vocabulary(profile, fitted)
     elif isinstance(fitted.get("mean"), float) and not profile.exact & {"mean"}:
-        profile.mean = shown(fitted["mean"])
+        profile.mean = format_column_value(fitted["mean"])
         profile.exact.add("mean")
 
 
@@ -208,8 +210,10 @@ def _add_vocabulary(profile: ColumnSummary, fitted: FittedValues) -> None:
     nulls = int(fitted.get("nulls", 0))
     profile.distinct = distinct_values(fitted)
     profile.top = [
-        (shown(v), n / max(known, 1))
-        for v, n in zip(listed(table.column(0).slice(0, TOP)), table["count"].slice(0, TOP).to_pylist(), strict=True)
+        (format_column_value(v), n / max(known, 1))
+        for v, n in zip(
+            to_python_list(table.column(0).slice(0, TOP)), table["count"].slice(0, TOP).to_pylist(), strict=True
+        )
     ]
     profile.exact |= {"distinct", "top"}
     if not profile.dtype.startswith("list<"):  # of lists it counts the elements
@@ -221,13 +225,13 @@ def _add_stats(profile: ColumnSummary, fitted: FittedValues) -> None:
     rows = max(int(fitted["rows"]), 1)
     profile.nulls = fitted["nulls"] / rows
     profile.distinct = fitted["distinct"]
-    profile.low = shown(fitted["min"])
-    profile.high = shown(fitted["max"])
+    profile.low = format_column_value(fitted["min"])
+    profile.high = format_column_value(fitted["max"])
     profile.exact |= {"nulls", "min"} | ({"distinct", "top"} if fitted["exact"] else set())
     left = max(rows - fitted["nulls"], 1)
-    profile.top = [(shown(t["value"]), t["count"] / left) for t in fitted["top"][:TOP]]
+    profile.top = [(format_column_value(t["value"]), t["count"] / left) for t in fitted["top"][:TOP]]
     if fitted.get("mean") is not None:
-        profile.mean = shown(fitted["mean"])
+        profile.mean = format_column_value(fitted["mean"])
         profile.exact.add("mean")
     if "histogram" in fitted:
         profile.histogram = fitted["histogram"]["counts"]

@@ -8,12 +8,12 @@ from tasks.cluster.monitor import UsageSample
 from tasks.cluster.usage import (
     Workers,
     by_gpu,
+    count_sent_bytes,
     counter_growth,
-    grown,
     highest,
-    moved,
+    measure_growth,
     seconds_sampled,
-    sent_by,
+    sum_sent_bytes,
     value_of,
 )
 from tasks.core.strict_json import JsonObject
@@ -27,7 +27,7 @@ BINS = 60
 LEVELS = ("device", "rss", "to_host", "to_disk")  # how much there is; the others count up
 
 
-def named(workers: Workers) -> dict[str, str]:
+def name_workers(workers: Workers) -> dict[str, str]:
     """A short name for every worker (GPU or process) or GPU of `by_gpu`, with its host where there are several."""
     several = len({w["host"] for w in workers.values()}) > 1
     names = {}
@@ -43,7 +43,7 @@ def level(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     """A quantity over time for each worker, or of all together where they are many; seconds from `zero`."""
     curves = {
         n: [(s.at - zero, float(value_of(s, field))) for s in workers[a]["samples"] if value_of(s, field) is not None]
-        for a, n in named(workers).items()
+        for a, n in name_workers(workers).items()
     }
     return _few({name: curve for name, curve in curves.items() if curve}, added=True)
 
@@ -55,14 +55,14 @@ def rates(workers: Workers, field: str, zero: float) -> dict[str, Curve]:
     second or more, and the growth within each is shown at its middle.
     """
     curves = {}
-    for address, name in named(workers).items():
+    for address, name in name_workers(workers).items():
         samples = [s for s in workers[address]["samples"] if value_of(s, field) is not None]
         if len(samples) > 1 and samples[-1].at > samples[0].at:
-            curves[name] = _binned(samples, field, zero)
+            curves[name] = _compute_rate_curve(samples, field, zero)
     return _few(curves, added=True)
 
 
-def _binned(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
+def _compute_rate_curve(samples: Sequence[UsageSample], field: str, zero: float) -> Curve:
     first = samples[0].at
     last = samples[-1].at
     bins = max(1, min(BINS, int((last - first) / 0.5)))
@@ -104,7 +104,7 @@ def gpu_rows(workers: Workers) -> list[JsonObject]:
 
     rows = []
     gpus = by_gpu(workers)
-    for uuid, name in named(gpus).items():
+    for uuid, name in name_workers(gpus).items():
         gpu = {uuid: gpus[uuid]}
         energy = counter_growth(gpus[uuid], "energy")
         row = {
@@ -122,7 +122,7 @@ def gpu_rows(workers: Workers) -> list[JsonObject]:
 
 def worker_rows(workers: Workers, seconds: float) -> list[JsonObject]:
     """What each worker did in a stage, as rows of a table with plain values."""
-    names = named(workers)
+    names = name_workers(workers)
     rows = []
     for address, w in workers.items():
         one = {address: w}
@@ -130,21 +130,21 @@ def worker_rows(workers: Workers, seconds: float) -> list[JsonObject]:
         row = {
             "worker": names[address],
             "threads": w["threads"],
-            "rows": int(grown(one, "rows")),
-            "rows/s": round(grown(one, "rows") / max(seconds, 1e-9)),
-            "computed": f"{grown(one, 'cpu'):,.1f} s",
+            "rows": int(measure_growth(one, "rows")),
+            "rows/s": round(measure_growth(one, "rows") / max(seconds, 1e-9)),
+            "computed": f"{measure_growth(one, 'cpu'):,.1f} s",
             "host memory": amount(highest(one, "rss") or 0),
         }
         if gpu is not None:
             row["GPU memory"] = amount(gpu)
         row["spilled"] = amount(max((s.to_host + s.to_disk for s in w["samples"]), default=0))
-        row["sent"] = _sent_text(one, w["transport"])
+        row["sent"] = _describe_sent_bytes(one, w["transport"])
         rows.append(row)
     return rows
 
 
-def _sent_text(worker: Workers, transport: str) -> str:
-    nbytes_by = sent_by(worker, transport)
+def _describe_sent_bytes(worker: Workers, transport: str) -> str:
+    nbytes_by = count_sent_bytes(worker, transport)
     return ", ".join(f"{amount(nbytes)} ({how})" for how, nbytes in nbytes_by.items() if nbytes or how == transport)
 
 
@@ -202,6 +202,6 @@ def plots(
     for title, field in (("spilled from GPU to host", "to_host"), ("spilled to disk", "to_disk")):
         if highest(workers, field):
             pictures.append(draw(title, level(workers, field, zero), exact_amount))
-    if moved(workers):
+    if sum_sent_bytes(workers):
         pictures.append(draw("sent to other workers, bytes per second", rates(workers, "sent", zero), exact_amount))
     return pictures

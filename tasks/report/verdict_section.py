@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.core.strict_json import JsonObject
 from tasks.gate.notes import read_gate
 from tasks.gate.verdict import Verdict
-from tasks.gate.verdict_text import accepted_lines, verdict_rows
+from tasks.gate.verdict_text import list_acceptances, verdict_rows
 from tasks.profile.output_profile import ColumnProfile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 
@@ -29,7 +29,7 @@ def section(folder: Path) -> JsonObject:
         "gate": note.gate,
         "compared": verdict.compared_with,
         "rows": verdict_rows(verdict.findings),
-        "lines": accepted_lines(note),
+        "lines": list_acceptances(note),
         "notes": verdict.notes,
     }
 

@@ -73,12 +73,12 @@ def run(
     if log is not None:
         current.log = log
     staging.check(request.output.on_existing, staging.has_remains)
-    with staging.locked(wait=request.run.lock == "wait") as owner:
+    with staging.hold_lock(wait=request.run.lock == "wait") as owner:
         # Again: what was waited for, or mended, may stand there now.
         staging.check(request.output.on_existing, staging.resumes)
         current.request = replace(request, owner=owner, resumes=staging.resumes)
         try:
-            with accompanied(current, plugins):
+            with accompany_run(current, plugins):
                 _learn(current, execute, plugins)
                 if current.request.flow == "fit":
                     _publish_fitted(current, plugins)
@@ -90,7 +90,7 @@ def run(
 
 
 @contextmanager
-def accompanied(current: CurrentRun, plugins: Sequence[RunPlugin]) -> Iterator[None]:
+def accompany_run(current: CurrentRun, plugins: Sequence[RunPlugin]) -> Iterator[None]:
     """Tell plugins that a run begins and, those that have let it begin, how it ended."""
     begun: list[RunPlugin] = []
     ended_by: BaseException | None = None
@@ -104,12 +104,12 @@ def accompanied(current: CurrentRun, plugins: Sequence[RunPlugin]) -> Iterator[N
         raise
     finally:
         for plugin in reversed(begun):
-            with _logged(current, plugin, "ended"):
+            with _log_plugin_error(current, plugin, "ended"):
                 plugin.ended(current, ended_by)
 
 
 @contextmanager
-def _logged(current: CurrentRun, plugin: RunPlugin, method: str) -> Iterator[None]:
+def _log_plugin_error(current: CurrentRun, plugin: RunPlugin, method: str) -> Iterator[None]:
     """Log an error of a plugin: what it is told of has happened all the same."""
     try:
         yield
@@ -171,7 +171,7 @@ def _publish_fitted(current: CurrentRun, plugins: Sequence[RunPlugin]) -> None:
 def _tell_committed(current: CurrentRun, plugins: Sequence[RunPlugin], outputs: Sequence[str]) -> None:
     current.outputs[:] = outputs
     for plugin in plugins:
-        with _logged(current, plugin, "committed"):
+        with _log_plugin_error(current, plugin, "committed"):
             plugin.committed(current, outputs)
 
 

@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
     """The exchange for this many rows of the output schema."""
     need = rows * row_bytes(schema)
-    allowed = _allowed(pool, engine)
+    allowed = _compute_pieces_limit(pool, engine)
     figures = f"about {amount(need)} of pieces, {amount(allowed)} allowed in the workers' memory"
     on_host = False
     if engine == "cudf" and exchange != "disk" and pool.device_memory:  # 0: not known yet
@@ -50,7 +50,7 @@ def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str 
     return Choice("memory", figures, on_host) if need <= allowed else Choice("disk", figures)
 
 
-def _allowed(pool: Workers, engine: str) -> int:
+def _compute_pieces_limit(pool: Workers, engine: str) -> int:
     """Bytes of the workers' host memory that pieces may fill."""
     return int(PIECES_SHARE * pool.memory) if engine == "cudf" else host_pieces_limit(pool.memory, len(pool.workers))
 
@@ -62,7 +62,7 @@ def spare(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str =
     if chosen.kind == "disk":
         return 0
     pieces = 0 if engine == "cudf" and not chosen.on_host else rows * row_bytes(schema)
-    return _of_each_worker(_allowed(pool, engine) - pieces, pool)
+    return _of_each_worker(_compute_pieces_limit(pool, engine) - pieces, pool)
 
 
 def spare_on_device(exchange: str, rows: int, schema: Schema, pool: Workers) -> int:

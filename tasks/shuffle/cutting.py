@@ -14,7 +14,7 @@ from tasks.graph.failed_casts import records
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
 from tasks.shuffle.pieces import Cutting, PartitionPieces
-from tasks.shuffle.row_order import carried_columns
+from tasks.shuffle.row_order import locate_order_columns
 from tasks.storage import hive
 
 
@@ -24,7 +24,7 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     work = cutting.work
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
-        cut_part = partial(_cut, cutting)
+        cut_part = partial(_cut_partition, cutting)
         parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while parts:  # one after another: what is copied to the host is let go on the GPU
         part = parts.pop(0)
@@ -40,13 +40,13 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     return cut
 
 
-def _cut(cutting: Cutting, partition: Partition) -> PartitionPieces:
+def _cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     work = cutting.work
     order = cutting.order
     engine = cutting.work.kernels
-    carried = carried_columns(work, order)
+    carried = locate_order_columns(work, order)
     targets = work.bound.targets + list(carried.values())
-    evaluation = work.opened(partition, targets)
+    evaluation = work.open_partition(partition, targets)
     out = evaluation.outputs()
     context = evaluation.contexts[work.bound.space]
     if cutting.partition_on:
@@ -61,7 +61,7 @@ def _cut(cutting: Cutting, partition: Partition) -> PartitionPieces:
             out[ROW] = engine.from_numbers(context.rows)
     else:
         positions = permutation.MODES[order.mode](context.ordered(), order.layout, order.seed, engine.xp)
-    seen = None if work.profile is None else work.seen(evaluation, partition)
+    seen = None if work.profile is None else work.profile_rows(evaluation, partition)
     pieces = engine.cut(out, positions, order.edges)
     engines.synchronize()
     failed = records(evaluation.failed)

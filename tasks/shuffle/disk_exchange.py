@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks import engines
 from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
-from tasks.graph.seen import unpacked
+from tasks.graph.seen import parse_seen
 from tasks.shuffle.cutting import cut_partition
 from tasks.shuffle.memory_exchange import Ranges
 from tasks.shuffle.pieces import CutSummary, Cutting, summary
@@ -113,7 +113,7 @@ def scratch_partition(scratch: Scratch, partition: Partition) -> dict[str, Any]:
         of_cut = summary(cut)
         content = {
             **of_cut.to_json(),
-            "seen": of_cut.seen.packed(),
+            "seen": of_cut.seen.to_text(),
             "offsets": offsets,
             "batch_rows": batch_rows,
             "bytes": partial.stat().st_size,
@@ -176,10 +176,10 @@ class DiskExchange:
         self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
         """function(shared, item, cuts) for every item, on any worker."""
-        cuts = getattr(self, "cuts", None) or self._noted(shared.engine)
+        cuts = getattr(self, "cuts", None) or self._read_cut_notes(shared.engine)
         return self.pool.map(_deliver, (function, shared, cuts), items, done)
 
-    def _noted(self, engine: str) -> list[ScratchCut]:
+    def _read_cut_notes(self, engine: str) -> list[ScratchCut]:
         return [cut_of(read_json(note), engine) for note in sorted(self.folder.glob("partition-*.json"))]
 
     def whole(self, partitions: int) -> bool:
@@ -193,7 +193,7 @@ class DiskExchange:
 
 def summary_of(note: dict[str, Any]) -> CutSummary:
     """The summary that the note of a partition's file has."""
-    return CutSummary.from_json(note, unpacked(note["seen"]))
+    return CutSummary.from_json(note, parse_seen(note["seen"]))
 
 
 def cut_of(note: dict[str, Any], engine: str) -> ScratchCut:

@@ -89,4 +89,4 @@ def _folders(writing: Writing, table: object, name: str) -> tuple[np.ndarray, li
 
 
 def _in_folders(writing: Writing) -> Writing:
-    return replace(writing, schema=hive.stored(writing.schema, writing.output.partition_on))
+    return replace(writing, schema=hive.drop_folder_columns(writing.schema, writing.output.partition_on))

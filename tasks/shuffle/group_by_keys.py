@@ -42,7 +42,7 @@ def by_keys(rows: SourceRows, keys: Sequence[str], sort_by: Sequence[str], folde
     ranges = KeyRanges(str(folder), rows.engine, order, schema, write_block)
     written = shuffle_by_key(rows, memory_exchange(rows.pool), ranges)
     check_unchanged(plan.files, plan.options.get("storage_options"))
-    return keyed_plan(plan, schema, written, keys, sort_by, partition_size)
+    return make_keyed_plan(plan, schema, written, keys, sort_by, partition_size)
 
 
 class KeyBlock(NamedTuple):
@@ -61,7 +61,7 @@ def write_block(table: pa.Table, path: Path) -> KeyBlock:
     return KeyBlock(str(path), table.num_rows, table.nbytes, path.stat().st_size)
 
 
-def keyed_plan(
+def make_keyed_plan(
     plan: Plan,
     schema: Schema,
     written: Sequence[KeyBlock],

@@ -43,12 +43,12 @@ class OnHost:
             start = stop
         return OnHost(tuple(parts or [self.parts[0].ranges(0, 0)]), self.name)
 
-    def packed(self) -> OnHost:
+    def pack_rows(self) -> OnHost:
         """The same rows in buffers of their own: those that they are in, where nothing else is there."""
-        return OnHost(tuple(part.packed() for part in self.parts), self.name)
+        return OnHost(tuple(part.pack_rows() for part in self.parts), self.name)
 
 
-def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
+def join_on_host(pieces: Sequence[Any]) -> list[Any]:
     """Pieces in host memory as one, which goes to the GPU at once; pieces on the GPU as they are."""
     parts = [part for piece in pieces if isinstance(piece, OnHost) for part in piece.parts]
     if not parts:
@@ -62,10 +62,10 @@ def joined_on_host(pieces: Sequence[Any]) -> list[Any]:
 
 def on_device(pieces: Sequence[Any]) -> list[Any]:
     """All pieces as the engine has them; pieces in host memory are copied to the GPU."""
-    return [loaded for piece in pieces for loaded in (_loaded(piece) if isinstance(piece, OnHost) else [piece])]
+    return [loaded for piece in pieces for loaded in (_load_from_host(piece) if isinstance(piece, OnHost) else [piece])]
 
 
-def _loaded(piece: OnHost) -> list[Any]:
+def _load_from_host(piece: OnHost) -> list[Any]:
     from_host = engines.engine(piece.name).pieces_from_host
     return [from_host(part.table, part.positions, part.offsets) for part in piece.parts]
 

@@ -1,7 +1,7 @@
 """The shuffle by key: brings the rows of each key together, and hands them to a function.
 
 Key hashes are cut into ranges of about a million rows each; the pieces wait in memory or, where that is short, on disk.
-All rows of one key are in one range, so they have to fit into the memory of a worker. `reduced_ranges` leaves the rows
+All rows of one key are in one range, so they have to fit into the memory of a worker. `reduce_by_key` leaves the rows
 where they are: only keys, a time and row numbers move.
 """
 
@@ -26,7 +26,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Plan
 from tasks.core.row_sizes import POSITION, row_bytes
 from tasks.core.schema import HIDDEN, ROW, Column, Schema
-from tasks.engines.algorithms.key_runs import Runs, find_runs
+from tasks.engines.algorithms.key_runs import KeyRuns, find_runs
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
@@ -56,7 +56,7 @@ class KeyRows:
         return engines.engine("pandas")
 
     @cached_property
-    def runs(self) -> Runs:
+    def runs(self) -> KeyRuns:
         """The rows of each key."""
         return find_runs([self.frame[name] for name in self.keys], self.host)
 
@@ -66,13 +66,13 @@ class KeyRows:
         rows = self.host.numbers(self.frame[ROW])[0].astype(np.int64)
         return rows if self.runs.order is None else rows[self.runs.order]
 
-    def placed(self, name: str) -> Any:
+    def take_column(self, name: str) -> Any:
         """A column in the order of `rows`."""
-        return self.runs.placed(self.frame[name])
+        return self.runs.order_by_place(self.frame[name])
 
     def nulls(self, name: str) -> np.ndarray:
         """Which rows are null in a column."""
-        null = self.host.null_rows([self.placed(name)])
+        null = self.host.null_rows([self.take_column(name)])
         return np.zeros(len(self.rows), dtype=bool) if null is None else np.asarray(null)
 
 
@@ -115,7 +115,7 @@ class SourceRows:
     exchange: str = "auto"  # where pieces wait: in memory, on disk, or as there is room
     floor: int = 0  # bytes of a partition below which it is not halved when memory is short
 
-    def picked(self, names: Sequence[str]) -> Work:
+    def pick_columns(self, names: Sequence[str]) -> Work:
         """A pass over some columns."""
         node = Node("pick", selection=tuple(names), name="source")
         return Work(self.source, node, self.plan.schema, self.engine, filter=self.filter, rules=self.rules)
@@ -166,7 +166,9 @@ def shuffle_by_key(rows: SourceRows, exchange: Exchange, ranges: KeyRanges) -> l
     """Return the results of `ranges.reduce`, range after range; the exchange is closed."""
     try:
         names = [name for name in ranges.schema if name != ROW]
-        exchange.fill(Cutting(rows.picked(names), ranges.order, rows.floor, stage="ingest"), rows.plan.partitions, None)
+        exchange.fill(
+            Cutting(rows.pick_columns(names), ranges.order, rows.floor, stage="ingest"), rows.plan.partitions, None
+        )
         count = ranges.order.ranges // RANGES_PER_FILE
         parts = [Part(b, b * RANGES_PER_FILE, (b + 1) * RANGES_PER_FILE, 0, 0) for b in range(count)]
         return exchange.deliver(reduce_range, ranges, parts, lambda p: (p.first, p.last), None)
@@ -193,7 +195,7 @@ def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Worker
 
 
 @contextmanager
-def reduced_ranges(rows: SourceRows, reduction: KeyReduction, folder: Path) -> Iterator[list[str]]:
+def reduce_by_key(rows: SourceRows, reduction: KeyReduction, folder: Path) -> Iterator[list[str]]:
     """The files with the arrays of all ranges of key hashes; the files and `folder` are there while the block runs."""
     plan = rows.plan
     sort_by = (reduction.by,) if reduction.by else ()
@@ -209,7 +211,7 @@ def reduced_ranges(rows: SourceRows, reduction: KeyReduction, folder: Path) -> I
 
 
 def array_of(file: str, name: str) -> np.ndarray:
-    """One of the arrays in a file of `reduced_ranges`.
+    """One of the arrays in a file of `reduce_by_key`.
 
     NumPy has Python parse the header of an array, and Python 3.11 raises a SystemError now and then where threads parse
     at the same time ("AST constructor recursion depth mismatch"): it is read again then.

@@ -15,7 +15,7 @@ from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
 from tasks.errors import TransientError
 from tasks.shuffle.cutting import cut_partition
-from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, packed_ranges, shares_of, summary, together
+from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, pack_ranges, shares_of, summary, together
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -126,7 +126,7 @@ class DaskMemory:
             published.pieces |= {(i, 0): cut_of[i] for i in groups}
         elif lacking:
             cuts_of = {place: [cut_of[i] for i in groups[place[0]]] for place in lacking}
-            published.pieces |= self._moved(published.bounds, cuts_of)
+            published.pieces |= self._move_pieces(published.bounds, cuts_of)
             del cuts_of
         del cut_of, cuts  # what has moved is let go
         self.pool.client.unpublish_dataset(self.name)  # publishing over a name would keep the old futures
@@ -135,10 +135,10 @@ class DaskMemory:
         self.pool.finish([published.pieces[place] for place in lacking], results=False)
         return summaries
 
-    def _moved(self, bounds: Sequence[int], cuts: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Any]:
+    def _move_pieces(self, bounds: Sequence[int], cuts: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Any]:
         """Futures of the pieces of some partitions for a worker, on that worker."""
         ranges = [(cut, bounds[w], bounds[w + 1]) for (_, w), group in cuts.items() for cut in group]
-        packed = iter(self.pool.each(packed_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
+        packed = iter(self.pool.each(pack_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
         return {
             (first, w): self.pool.submit(
                 together, [next(packed) for _ in group], priority=MOVING, **self.pool.preferring(self._worker(w))
@@ -176,11 +176,11 @@ class DaskMemory:
             last = max(last, first + 1)
             owner = bisect_right(published.bounds, first) - 1
             where = self.pool.preferring(self._worker(owner) if published.step > 1 else None)
-            parts = list(self._parts(published, owner, first, last))
+            parts = list(self._collect_futures(published, owner, first, last))
             futures.append(self.pool.submit(call, *arguments, item, parts, **where))
         return self.pool.finish(futures, done)
 
-    def _parts(self, published: PublishedPieces, owner: int, first: int, last: int) -> Iterator[Any]:
+    def _collect_futures(self, published: PublishedPieces, owner: int, first: int, last: int) -> Iterator[Any]:
         """Futures of what holds ranges [first, last); of what another worker than the owner has only these move."""
         for place in sorted(published.pieces):
             w = place[1]
@@ -188,7 +188,7 @@ class DaskMemory:
             high = min(last, published.bounds[w + 1])
             if low < high:
                 future = published.pieces[place]
-                yield future if w == owner else self.pool.submit(packed_ranges, future, low, high, priority=MOVING)
+                yield future if w == owner else self.pool.submit(pack_ranges, future, low, high, priority=MOVING)
 
     def close(self) -> None:
         release(self.pool.client, self.name)

@@ -145,7 +145,7 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
     return parts
 
 
-def written(note: Path, folder: Path, fingerprint: str) -> list[dict[str, Any]] | None:
+def read_part_records(note: Path, folder: Path, fingerprint: str) -> list[dict[str, Any]] | None:
     """The records of what this very work wrote of a file and what is there, else None."""
     content = read_json(note)
     if not isinstance(content, dict) or content.get("work") != fingerprint:

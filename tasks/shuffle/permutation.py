@@ -46,7 +46,7 @@ LARGEST_RANGE = 2**62
 ROUNDS = 10
 
 Array = Any  # one-dimensional, of numpy or of CuPy, as `xp` says
-Mode = Callable[[Array, "Layout", int, Any], Array]
+Mode = Callable[[Array, "BlockLayout", int, Any], Array]
 
 _ALL_64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -58,7 +58,7 @@ _BLOCK_ORDER, _BLOCK_ROWS, _GROUP_ROWS = range(3)  # what a derived key is for
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class BlockLayout:
     """What a mode must know of the source: rows, the first row number of each block (ascending, from 0), groups."""
 
     rows: int
@@ -80,30 +80,30 @@ def permute(index: Array, n: int, seed: int, xp: ModuleType = np) -> Array:
     return _permute(xp.asarray(index), n, _key(seed), xp)
 
 
-def none(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
+def none(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: all of it, the order stays as it is. Cost: the least, a file reads from neighbouring partitions."""
     return xp.asarray(order_number).astype(np.uint64)
 
 
-def partition(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
+def partition(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: rows of a block stay together, so a file has rows of few blocks. Cost: a file reads from few partitions.
 
     A seeded bijection inside each block, the blocks in seeded order.
     """
     starts, rows = _blocks(layout)
-    placed = _placed_starts(rows, seed)
+    placed = _compute_block_starts(rows, seed)
     ranges = _Ranges(_key(seed, _BLOCK_ROWS), np.arange(len(rows)), rows, -starts, placed)
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
-def worker(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
+def worker(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: a group of blocks shares 1/groups of the files. Cost: a file reads from the partitions of its group.
 
     The blocks in seeded order are cut into `groups` runs of equally many blocks (run g of G holds places g*B//G to
     (g+1)*B//G of the B); the rows of a run get a seeded bijection. With one group the bias is that of `full`.
     """
     starts, rows = _blocks(layout)
-    placed = _placed_starts(rows, seed)
+    placed = _compute_block_starts(rows, seed)
     places = _block_places(len(rows), seed)
     edges = range_edges(len(rows), layout.groups)
     bounds = np.append(np.sort(placed), layout.rows)[edges]  # the first position of each run of blocks
@@ -113,7 +113,7 @@ def worker(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) 
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
-def full(order_number: Array, layout: Layout, seed: int, xp: ModuleType = np) -> Array:
+def full(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType = np) -> Array:
     """Bias: none that a test has found, every row may land anywhere. Cost: every file reads from every partition.
 
     A seeded bijection of the whole range.
@@ -166,7 +166,7 @@ class _Ranges:
         return inside + np.uint64(self.bases[block])
 
 
-def _blocks(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(layout: BlockLayout) -> tuple[np.ndarray, np.ndarray]:
     """First row number and number of rows of each block, int64."""
     starts = np.asarray(layout.block_starts, dtype=np.int64)
     return starts, np.diff(starts, append=np.int64(layout.rows))
@@ -177,7 +177,7 @@ def _block_places(blocks: int, seed: int) -> np.ndarray:
     return _permute(np.arange(blocks, dtype=np.int64), blocks, _key(seed, _BLOCK_ORDER), np).astype(np.int64)
 
 
-def _placed_starts(rows: np.ndarray, seed: int) -> np.ndarray:
+def _compute_block_starts(rows: np.ndarray, seed: int) -> np.ndarray:
     """The first position of each block once the blocks are in seeded order."""
     order = np.argsort(_block_places(len(rows), seed))
     starts = np.empty_like(rows)
@@ -209,7 +209,7 @@ def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
         raise ValueError(f"a range to permute has 0 to 2^62 rows, not {n}")
     key = _join(key, n)
     if n <= LARGEST_TABLE:
-        return xp.asarray(_table(n, key))[index].astype(np.uint64)
+        return xp.asarray(_make_permutation_table(n, key))[index].astype(np.uint64)
     bits = (n - 1).bit_length()
     if xp.__name__ == "cupy":
         mask = np.uint64(2**bits - 1)
@@ -278,7 +278,7 @@ def _device_kernel(xp: ModuleType) -> Callable[..., Array]:
 
 
 @lru_cache(maxsize=64)
-def _table(n: int, key: int) -> np.ndarray:
+def _make_permutation_table(n: int, key: int) -> np.ndarray:
     """A uniformly random order of range(n), n <= 65,536, as uint16: the order of n splitmix64 keys.
 
     The keys of one table are distinct (splitmix64 is a bijection of its counter), so there are no ties to break, every

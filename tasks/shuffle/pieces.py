@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.engines.task_result import PiecesResult
 from tasks.graph import seen as rows_seen
-from tasks.graph.failed_casts import Record, added
+from tasks.graph.failed_casts import Record, sum_records
 from tasks.graph.partition_work import Work
 from tasks.graph.seen import Seen
 from tasks.shuffle.row_order import Order
@@ -66,9 +66,9 @@ class PackedPieces(PartitionPieces):
         return rows
 
 
-def packed_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
+def pack_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
     """A copy of some ranges of a cut, so that the rest can be let go."""
-    packed = PackedPieces([p.packed() for p in cut.ranges(first, last)])
+    packed = PackedPieces([p.pack_rows() for p in cut.ranges(first, last)])
     packed.first = first
     packed.last = last
     return packed
@@ -133,9 +133,9 @@ def summary(cut: PartitionPieces) -> CutSummary:
         cut.rows_out,
         cut.nbytes,
         len(cut.pieces) - 1,
-        added(cut.failed),
-        rows_seen.added(cut.seen),
-        rows_seen.summed(cut.left_out),
+        sum_records(cut.failed),
+        rows_seen.merge_seen(cut.seen),
+        rows_seen.sum_counts(cut.left_out),
     )
 
 
@@ -148,7 +148,7 @@ def totals(summaries: Sequence[CutSummary]) -> CutSummary:
         rows_out=int(counts.sum()),
         nbytes=sum(s.nbytes for s in summaries),
         halved=sum(s.halved for s in summaries),
-        failed_casts=added(s.failed_casts for s in summaries),
-        seen=rows_seen.added(s.seen for s in summaries),
-        left_out=rows_seen.summed(s.left_out for s in summaries),
+        failed_casts=sum_records(s.failed_casts for s in summaries),
+        seen=rows_seen.merge_seen(s.seen for s in summaries),
+        left_out=rows_seen.sum_counts(s.left_out for s in summaries),
     )

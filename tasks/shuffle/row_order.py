@@ -48,8 +48,8 @@ class Order(PickledFields):
     of_file: int = RANGES_PER_FILE  # ranges that a file has
 
     @cached_property
-    def layout(self) -> permutation.Layout:
-        return permutation.Layout(self.rows, np.array(self.block_starts, dtype=np.int64), self.groups)
+    def layout(self) -> permutation.BlockLayout:
+        return permutation.BlockLayout(self.rows, np.array(self.block_starts, dtype=np.int64), self.groups)
 
     @cached_property
     def edges(self) -> np.ndarray:
@@ -113,7 +113,7 @@ def make_order(output: Output, plan: Plan, files: int) -> Order:
     )
 
 
-def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
+def locate_order_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
     """The columns that `output.keys` and `output.sort_by` name: of the output, else of the source."""
     bound = work.bound
     places: dict[str, tuple[int, str]] = {}
@@ -139,6 +139,6 @@ def carried_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
     return places
 
 
-def written_places(work: Work, output: Output, plan: Plan) -> list[tuple[int, str]]:
+def list_output_places(work: Work, output: Output, plan: Plan) -> list[tuple[int, str]]:
     """The columns of the output, and those that put its rows in order."""
-    return [*work.bound.targets, *carried_columns(work, make_order(output, plan, 1)).values()]
+    return [*work.bound.targets, *locate_order_columns(work, make_order(output, plan, 1)).values()]

@@ -25,7 +25,7 @@ from tasks.core.schema import Schema, check_ordered
 from tasks.core.settings import SplitRule, Unique
 from tasks.core.units import PER_SECOND, unit_of_times
 from tasks.engines.algorithms import radix_selection
-from tasks.engines.algorithms.radix_selection import Counted, ordered_keys
+from tasks.engines.algorithms.radix_selection import Counted, to_sort_keys
 from tasks.engines.algorithms.text_times import is_written
 from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import parse
@@ -40,7 +40,7 @@ from tasks.graph.row_rules import (
     wants_unit,
     with_unit,
 )
-from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, SourceRows, array_of, reduced_ranges, row_set
+from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, SourceRows, array_of, reduce_by_key, row_set
 from tasks.storage.atomic import no_space
 
 
@@ -50,10 +50,10 @@ def check_unique(schema: Schema, unique: Unique) -> None:
 
 
 def _reduction(unique: Unique) -> KeyReduction:
-    return KeyReduction(_repeated, unique, tuple(unique.keys), unique.by)
+    return KeyReduction(_select_repeats, unique, tuple(unique.keys), unique.by)
 
 
-def repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[RowSet, int]:
+def find_repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[RowSet, int]:
     """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
     filter keeps.
 
@@ -61,11 +61,11 @@ def repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[RowSet,
     loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
     """
     check_unique(rows.plan.schema, unique)
-    with reduced_ranges(rows, _reduction(unique), path.with_suffix(".scratch")) as files:
+    with reduce_by_key(rows, _reduction(unique), path.with_suffix(".scratch")) as files:
         return row_set(files, "rows", rows.plan.rows, path)
 
 
-def _repeated(unique: Unique, rows: KeyRows) -> Arrays:
+def _select_repeats(unique: Unique, rows: KeyRows) -> Arrays:
     """The numbers of the rows that go."""
     gone = np.ones(len(rows.rows), dtype=bool)
     if len(gone):
@@ -89,21 +89,21 @@ def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
 
 
 def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division | None:
-    """What all rows have to tell of the splits: the unit of the numbers that are times, and `divided`; None where
+    """What all rows have to tell of the splits: the unit of the numbers that are times, and `divide_rows`; None where
     nothing is asked for."""
     unit = None
     division = None
     if wants_unit(rows.plan.schema, rule):
         unit = unit_of_numbers(rows, rule)
     if rule.looks_at_all_rows:
-        division = divided(rows, with_unit(rule, unit), folder)
+        division = divide_rows(rows, with_unit(rule, unit), folder)
     if unit:
         division = division or Division()
         division = replace(division, figures={"unit": unit, **division.figures})
     return division
 
 
-def divided(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
+def divide_rows(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     """The splits of the rows that filter and unique keep. The result depends on the rows and their numbers alone.
 
     by: last. Of each key, the last `test` rows by time are test, the `valid` rows before them valid; of equal times the
@@ -117,11 +117,11 @@ def divided(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     with the number N - round(test N), in the order of time; rows of that time are test. So is valid's beginning.
     """
     if not rule.together:
-        return _moments(rows, rule)
+        return _cut_rows_by_shares(rows, rule)
     reduce = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
     reduction = KeyReduction(reduce, rule, tuple(rule.together), rule.column)
-    with reduced_ranges(rows, reduction, folder / "split.scratch") as files:
-        sides, more = _shared_out(rule, rows, files) if rule.by_shares else (files, {})
+    with reduce_by_key(rows, reduction, folder / "split.scratch") as files:
+        sides, more = _cut_keys_by_shares(rule, rows, files) if rule.by_shares else (files, {})
         sets = []
         counts = dict[str, int]()
         for name in LATER_FIRST:
@@ -145,7 +145,7 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     Zero is 1970 in every unit. Numbers that write a time in their digits (20240131) count nothing.
     """
     column = rule.column or ""
-    ends = rows.pool.map(_extremes, rows.picked([column]), rows.plan.partitions)
+    ends = rows.pool.map(_extremes, rows.pick_columns([column]), rows.plan.partitions)
     least = min(low for low, _ in ends)
     most = max(high for _, high in ends)
     units = unit_of_times(least), unit_of_times(most)
@@ -195,7 +195,7 @@ DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 def _extremes(work: Work, partition: Partition) -> tuple[float, float]:
     """The least and the largest absolute value of the numbers other than 0."""
     ((place, name),) = work.bound.targets
-    values, valid = work.kernels.numbers(work.opened(partition, [(place, name)]).column(place, name))
+    values, valid = work.kernels.numbers(work.open_partition(partition, [(place, name)]).column(place, name))
     sizes = abs((values if valid is None else values[valid]).astype("float64"))
     sizes = sizes[sizes > 0]
     return (float(sizes.min()), float(sizes.max())) if len(sizes) else (float("inf"), 0.0)
@@ -228,7 +228,7 @@ def _keyless(rows: KeyRows) -> np.ndarray:
     return np.asarray(np.logical_or.reduce(nulls))
 
 
-def _figures(rows: KeyRows, **figures: int) -> Arrays:
+def _make_figures(rows: KeyRows, **figures: int) -> Arrays:
     known = {"rows": len(rows.rows), **figures}
     return {name: np.array(known.get(name, 0)) for name in FIGURES}
 
@@ -242,7 +242,7 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     valid, test = (int(value or 0) for value in (rule.valid, rule.test))  # type: ignore[arg-type]
     nothing = np.zeros(0, dtype=np.int64)
     if not len(rows.rows):
-        return {"valid": nothing, "test": nothing, **_figures(rows)}
+        return {"valid": nothing, "test": nothing, **_make_figures(rows)}
     assert rule.column is not None
     runs = rows.runs
     null = rows.nulls(rule.column)
@@ -256,7 +256,7 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     of_test = divides[codes] & (behind < test)
     of_valid = divides[codes] & ~of_test & (behind < valid + test)
     short = ~divides & ~without[starts]
-    figures = _figures(
+    figures = _make_figures(
         rows,
         keys_in_train=int(short.sum()),
         rows_of_keys_in_train=int(lengths[short].sum()),
@@ -276,40 +276,40 @@ def _sides(rule: SplitRule, rows: KeyRows) -> Arrays:
     """The row numbers of valid and test: a key is where the last moment of its rows is."""
     nothing = np.zeros(0, dtype=np.int64)
     if not len(rows.rows):
-        return {"valid": nothing, "test": nothing, **_figures(rows)}
+        return {"valid": nothing, "test": nothing, **_make_figures(rows)}
     assert rule.column is not None
     without = _keyless(rows)
     null = rows.nulls(rule.column)
-    source = {rule.column: rows.placed(rule.column)}
+    source = {rule.column: rows.take_column(rule.column)}
     left = np.ones(len(rows.rows), dtype=bool)
     places = {name: np.zeros(len(rows.rows), bool) for name in LATER_FIRST}
     for name, condition in moment_conditions(rule):
         later = _any_of(np.asarray(true_mask(parse(condition), source)), rows, without)
         places[name], left = later & left, left & ~later
     timeless = ~_any_of(~null, rows, without)
-    return _by_name(rows, places) | _figures(
+    return _by_name(rows, places) | _make_figures(
         rows, without_key=int(without.sum()), null_in_train=int((timeless & left).sum())
     )
 
 
 def _last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
-    """The rows with a time, in themselves or in their key, and the key of the last time (`ordered_keys`)."""
+    """The rows with a time, in themselves or in their key, and the key of the last time (`to_sort_keys`)."""
     if not len(rows.rows):
         nothing = {"numbers": np.zeros(0, dtype=np.int64), "times": np.zeros(0, dtype=np.uint64)}
-        return nothing | _figures(rows) | {"kind": np.array("")}
+        return nothing | _make_figures(rows) | {"kind": np.array("")}
     assert rule.column is not None
     without = _keyless(rows)
     null = rows.nulls(rule.column)
-    values, _ = rows.host.numbers(rows.placed(rule.column))
-    times = np.where(null, np.uint64(0), ordered_keys(values, np))
+    values, _ = rows.host.numbers(rows.take_column(rule.column))
+    times = np.where(null, np.uint64(0), to_sort_keys(values, np))
     last = np.maximum.reduceat(times, rows.runs.starts[:-1])[rows.runs.codes]
     timed = _any_of(~null, rows, without)
-    figures = _figures(rows, without_key=int(without.sum()), null_in_train=int((~timed).sum()))
+    figures = _make_figures(rows, without_key=int(without.sum()), null_in_train=int((~timed).sum()))
     numbers = {"numbers": rows.rows[timed], "times": np.where(without, times, last)[timed]}
     return numbers | figures | {"kind": np.array(values.dtype.kind)}
 
 
-def _shared_out(rule: SplitRule, rows: SourceRows, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def _cut_keys_by_shares(rule: SplitRule, rows: SourceRows, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the files with the rows of valid and test, figures of where these begin)."""
     assert rule.column is not None
     kind = next((kind for file in files if (kind := str(array_of(file, "kind")))), "i")
@@ -345,10 +345,10 @@ def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
     return str(path)
 
 
-def _moments(rows: SourceRows, rule: SplitRule) -> Division:
+def _cut_rows_by_shares(rows: SourceRows, rule: SplitRule) -> Division:
     """The moments at which the last shares of all rows begin."""
     assert rule.column is not None
-    work = rows.picked([rule.column])
+    work = rows.pick_columns([rule.column])
     pool = rows.pool
     counted: Counted | None = None
     question: radix_selection.SelectionQuestion | None = None
@@ -396,7 +396,7 @@ def _count_partition(
 
 def _count(task: tuple[Work, str, radix_selection.SelectionQuestion | None, int], partition: Partition) -> _Times:
     work, name, question, _ = task
-    evaluation = work.opened(partition, work.bound.targets)
+    evaluation = work.open_partition(partition, work.bound.targets)
     values, valid = work.kernels.numbers(evaluation.column(work.bound.targets[0][0], name))
     rows = len(values)
     values = values if valid is None else values[valid]

@@ -18,7 +18,7 @@ from tasks.graph.row_rules import no_row_left
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
-from tasks.shuffle.row_order import carried_columns, choose_files, make_order
+from tasks.shuffle.row_order import choose_files, locate_order_columns, make_order
 from tasks.shuffle.writing import write_part
 
 
@@ -73,7 +73,7 @@ def rows_to_files(work: Work, plan: Plan, output: Output, files: int, floor: int
     A partition of less than `floor` bytes is not divided when memory is short.
     """
     order = make_order(output, plan, files)
-    carried_columns(work, order)
+    locate_order_columns(work, order)
     return RowsToFiles(plan, output, files, Cutting(work, order, floor, tuple(output.partition_on)))
 
 

@@ -19,8 +19,8 @@ from tasks.core.schema import HIDDEN
 from tasks.core.units import amount, most_amount
 from tasks.errors import GiveUpError
 from tasks.shuffle.file_writer import write_folders, write_folders_of_runs, write_table, write_whole
-from tasks.shuffle.host_pieces import joined_on_host, on_device
-from tasks.shuffle.parts import Part, Writing, runs_of, units_of, written
+from tasks.shuffle.host_pieces import join_on_host, on_device
+from tasks.shuffle.parts import Part, Writing, read_part_records, runs_of, units_of
 from tasks.shuffle.pieces import PartitionPieces
 from tasks.shuffle.row_order import PARTLY_NEEDED
 from tasks.storage.atomic import write_json
@@ -35,7 +35,7 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[PartitionPieces]) ->
     name = part.name(writing.suffix)
     note = Path(writing.notes) / f"{name}.json"
     folder = Path(writing.folder)
-    done = written(note, folder, writing.fingerprint)
+    done = read_part_records(note, folder, writing.fingerprint)
     if done is not None:
         return done
     records, halved = in_runs(
@@ -80,7 +80,7 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
     """Gather and write the rows of a file, in so many runs; its records."""
     engine = engines.engine(writing.engine)
     name = part.name(writing.suffix)
-    pieces = joined_on_host(pieces_of(part, cuts)) if runs == 1 else []
+    pieces = join_on_host(pieces_of(part, cuts)) if runs == 1 else []
     with engines.writing(writing.engine, part.rows * row_bytes(writing.schema) // runs, writing.on_host):
         if runs == 1:
             table = gather(writing, part, pieces)
@@ -90,7 +90,7 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
             return [write_table(writing, table, name, part.rows)]
         counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
         parts = runs_of(part, counts, _run_unit(writing), runs)
-        tables = (gather(writing, run, joined_on_host(pieces_of(run, cuts))) for run in parts)
+        tables = (gather(writing, run, join_on_host(pieces_of(run, cuts))) for run in parts)
         if writing.output.partition_on:
             return write_folders_of_runs(writing, tables, name)
         return [write_whole(writing, name, part.rows, lambda path: engine.write_runs(tables, path, writing))]

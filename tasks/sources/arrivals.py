@@ -99,7 +99,7 @@ def data_files(
     return groups
 
 
-def marked(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
+def select_marked_files(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
     """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
     is_marked: dict[str, bool] = {}
 
@@ -123,7 +123,7 @@ def _exists(path: str, options: Mapping[str, Any]) -> bool:
     return bool(fs.exists(name))
 
 
-def grouped(files: Sequence[File], root: str) -> Iterator[Arrival]:
+def group_files(files: Sequence[File], root: str) -> Iterator[Arrival]:
     """The files by the folder directly in `root` that they are below, those in `root` itself first.
 
     A job reads files of one format, so files of different formats (by suffix) are different arrivals.

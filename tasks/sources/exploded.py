@@ -96,11 +96,11 @@ class StoredRun:
     left: int
 
 
-def stored_runs(pieces: Sequence[Piece]) -> list[StoredRun]:
+def to_stored_runs(pieces: Sequence[Piece]) -> list[StoredRun]:
     """Pieces of elements as runs of stored ranges, each of which is read once.
 
     >>> cut = [Piece(0, 0, 90, rows=7), Piece(0, 90, 99, 0, 0, 4, 6), Piece(0, 90, 99, 0, 4, 6, 0)]
-    >>> [(len(run.pieces), run.skip, run.left) for run in (*stored_runs(cut[:2]), *stored_runs(cut[1:]))]
+    >>> [(len(run.pieces), run.skip, run.left) for run in (*to_stored_runs(cut[:2]), *to_stored_runs(cut[1:]))]
     [(2, 0, 6), (1, 0, 0)]
     """
     runs: list[StoredRun] = []
@@ -115,7 +115,7 @@ def stored_runs(pieces: Sequence[Piece]) -> list[StoredRun]:
     return runs
 
 
-def exploded_text(plan: Plan) -> str:
+def describe_explode(plan: Plan) -> str:
     """How many rows of the files became how many rows; "" for a source without `source.explode`."""
     known = plan.options.get(EXPLODED)
     if not known:

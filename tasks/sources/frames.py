@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.core.dtypes import dtype_name, fixed_size, kind_of, plain_type
+from tasks.core.dtypes import dtype_name, kind_of, plain_type, size_property_of
 from tasks.core.plan import LIMITS, Block, Input, Limits, Partition, Piece, Unit, cut_blocks, cut_partitions, runs_of
 from tasks.core.schema import Column, Schema, check_names
-from tasks.engines.algorithms.column_sketch import FACTOR, hashed, integer_bits
+from tasks.engines.algorithms.column_sketch import FACTOR, hash_bits, integer_bits
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.convert import libraries
 from tasks.engines.convert.frame_sizes import nbytes
@@ -158,7 +158,7 @@ def content_hash(values: Any, engine: Kernels) -> int:
     for start in range(0, rows, step):
         run = bits[start : start + step]
         placed = run + places[: len(run)] + xp.uint64(start * FACTOR % 2**64)
-        total += int(hashed(hashed(placed, xp), xp).sum())
+        total += int(hash_bits(hash_bits(placed, xp), xp).sum())
     return total % 2**64
 
 
@@ -170,7 +170,7 @@ def _device_columns(frame: Any, types: Mapping[str, pa.DataType], engine: Kernel
     return {name: engine.finite(column) for name, column in adopted.items()}
 
 
-def measured(frame: Any, engine: str) -> FrameFacts:
+def measure_frame(frame: Any, engine: str) -> FrameFacts:
     """The facts of a partition of a Dask frame, or of a cuDF frame on the GPU."""
     on_gpu = engine == "cudf" and libraries.library(frame) == "cudf"
     kernels = engines.engine("cudf" if on_gpu else "pandas")
@@ -218,11 +218,11 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
     if is_dask:
         import dask
 
-        from tasks.sources.unfused_tasks import delayed_partitions
+        from tasks.sources.unfused_tasks import to_delayed_partitions
 
         check_dask_frame(source)
         named = dask.delayed(with_index, pure=True)
-        frames = [part if index is None else named(part, index) for part in delayed_partitions(source)]
+        frames = [part if index is None else named(part, index) for part in to_delayed_partitions(source)]
     else:
         frames = list(source) if isinstance(source, (list, tuple)) and source else [source]
         if any(isinstance(frame, dict) for frame in frames):
@@ -235,7 +235,7 @@ def frames_of(source: Any, engine: str = "pandas", index: str | None = None, mea
             return _frames([table for _, table in pairs], [], facts)
     inputs = [Input(number, frame) for number, frame in enumerate(frames)]
     alone = [Partition(one.number, (), (one,)) for one in inputs]
-    facts = measure(alone) if measure else [measured(frame_here(f), engine) for f in frames]
+    facts = measure(alone) if measure else [measure_frame(frame_here(f), engine) for f in frames]
     if is_dask:  # of the partitions of a frame that was filtered or shuffled, the index is left over and says nothing
         facts = [replace(of_frame, index="" if index else index_of(source._meta)) for of_frame in facts]
     return replace(_frames([], inputs, facts), is_dask=is_dask)
@@ -271,7 +271,8 @@ def dask_schema(source: Any, index: str | None = None) -> Schema | None:
     if any(pa.types.is_null(dtype) for dtype in types.values()):
         return None
     return Schema(
-        Column(name, dtype, properties=fixed_size({table.schema.field(name).type})) for name, dtype in types.items()
+        Column(name, dtype, properties=size_property_of({table.schema.field(name).type}))
+        for name, dtype in types.items()
     )
 
 
@@ -326,7 +327,7 @@ def _frames(tables: Sequence[pa.Table], inputs: Sequence[Input], facts: Sequence
         raise DataError("the input has no rows at all", where="Dataset", do="give a frame with rows")
     check_names(schemas[0].names, "Dataset")
     types = _unite_frame_types(schemas)
-    sizes = {n: fixed_size({schema.field(n).type for schema in schemas}) for n in types}
+    sizes = {n: size_property_of({schema.field(n).type for schema in schemas}) for n in types}
     columns = [Column(n, pa.string() if pa.types.is_null(t) else t, properties=sizes[n]) for n, t in types.items()]
     counted = [replace(one, rows=f.rows, hashes=f.hashes) for one, f in zip(inputs, facts, strict=bool(inputs))]
     rows = tuple(f.rows for f in facts)

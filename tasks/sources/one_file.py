@@ -27,7 +27,7 @@ def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
     every text is itself.
     """
     try:
-        return _table(Source.model_validate({"path": path, **read}), path)
+        return _read_table(Source.model_validate({"path": path, **read}), path)
     except (DataError, JobError) as error:
         where = re.sub(r"^source\.", "read.", error.where)
         do = _SKIP.sub("", error.do)
@@ -35,7 +35,7 @@ def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
         raise type(error)(error.what, where=where, why=error.why, do=do) from None
 
 
-def _table(source: Source, path: str) -> pa.Table:
+def _read_table(source: Source, path: str) -> pa.Table:
     files = [file_of(path)]
     name = format_of(files, source.format)
     check_settings(source, name)

@@ -33,20 +33,20 @@ def is_parsed(plan: Plan, columns: Collection[str] = ()) -> bool:
     return PARSED in plan.options and {*columns} <= {*plan.options[PARSED]["columns"]}
 
 
-def parsed_file(plan: Plan, block: Block) -> Path:
+def locate_block_file(plan: Plan, block: Block) -> Path:
     """The file that has the columns of a block."""
     return Path(plan.options[PARSED]["folder"], f"block-{block.number:08d}.arrow")
 
 
 def all_there(plan: Plan) -> bool:
     """Whether every block of a plan has its file."""
-    return all(parsed_file(plan, block).exists() for block in plan.blocks)
+    return all(locate_block_file(plan, block).exists() for block in plan.blocks)
 
 
 def read_parsed(plan: Plan, partition: Partition, columns: Sequence[str]) -> pa.Table:
     """The rows of a partition out of the files of its blocks."""
     try:
-        paths = [parsed_file(plan, block) for block in partition.blocks]
+        paths = [locate_block_file(plan, block) for block in partition.blocks]
         files = [File(str(path), path.stat().st_size, 0) for path in paths]
     except OSError as error:
         why = "something else removed it between two stages"

@@ -43,7 +43,7 @@ from tasks.sources.formats.bounds import check_columns, check_depth
 from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import Fit, reading_of, with_layout
-from tasks.sources.uniting import RECOGNISED, United, united
+from tasks.sources.uniting import RECOGNISED, United, unite_files
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
 
@@ -216,7 +216,7 @@ def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_ma
     options = read_options(source)
     if notes:
         options |= {OPTION: notes}
-    in_folders = _named([file.path for file in files], source).keys()
+    in_folders = _parse_folder_values([file.path for file in files], source).keys()
     optional = {*(fit.optional if fit else ()), *(in_folders & {*types, *expressions})}
     if optional:
         options["optional"] = sorted(optional)
@@ -237,7 +237,7 @@ def _inspect_files(listed: ListedSource, limits: Limits, parallel_map: Callable[
     def survey(files: Sequence[File]) -> list[Inspected]:
         return FORMATS[format].survey(files, listed.options, limits, parallel_map)
 
-    inspected, closed = _inspected(with_bytes, source, survey)
+    inspected, closed = _survey_matching_files(with_bytes, source, survey)
     full = [item for item in inspected if item.rows]
     bad_lines: dict[str, tuple[int, int, str, list[Any]]] = {
         item.file.path: (item.bad.count, item.bad.line, item.bad.why, item.file.to_json())
@@ -322,15 +322,15 @@ def _unite_columns(
 ) -> SourceColumns:
     """Unite the columns of all files; those of folders' names follow them, then fields of structs."""
     source = listed.source
-    uniting = united(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
-    named = _folder_columns(_named(files.paths, source), source)
+    uniting = unite_files(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
+    named = _folder_columns(_parse_folder_values(files.paths, source), source)
     outside = _find_files_outside(files.paths, source, folders)
     uniting = uniting.with_outside(outside, [item.file.path for item in files.full], source.missing)
     schema = Schema([*uniting.schema.columns, *(named[n] for n in folders)])
     fields = [_of_type(schema[n], types.of_fields.get(n)) for n in types.fields]
     schema = Schema([*schema.columns, *fields])
     computed = {n: (e, schema[n]) for n, e in listed.expressions.items() if n in schema or n not in listed.optional}
-    schema = Schema(_made(*computed[c.name]) if c.name in computed else c for c in schema.columns)
+    schema = Schema(_derive_column(*computed[c.name]) if c.name in computed else c for c in schema.columns)
     return SourceColumns(schema, uniting, computed)
 
 
@@ -338,7 +338,7 @@ def _find_files_outside(paths: Sequence[str], source: Source, folders: Collectio
     """Find, by column of `folders`, the files that are in no folder that names it."""
     return {
         name: [path for path, value in zip(paths, values, strict=True) if value == OUTSIDE]
-        for name, values in _named(paths, source, OUTSIDE).items()
+        for name, values in _parse_folder_values(paths, source, OUTSIDE).items()
         if name in folders
     }
 
@@ -364,7 +364,7 @@ def _make_options(
         RECOGNISED: listed.recognised,
         NUMBER_TEXTS: types.number_texts,
     }
-    names = _names(files) if FORMATS[listed.format].ranged else {}
+    names = _list_column_names(files) if FORMATS[listed.format].ranged else {}
     return {**listed.options, **names, **{name: value for name, value in of_columns.items() if value}}
 
 
@@ -427,7 +427,7 @@ def _needs_texts(expression: Expression, name: str, inspected: Sequence[Inspecte
 
 def _takes(expression: Expression, name: str, dtype: pa.DataType) -> bool:
     try:
-        _made(expression, Column(name, plain_type(dtype)))
+        _derive_column(expression, Column(name, plain_type(dtype)))
     except JobError:
         return False
     return True
@@ -438,7 +438,7 @@ def _of_type(column: Column, name: str | None) -> Column:
     return replace(column, dtype=plain_type(parse_dtype(name))) if name else column
 
 
-def _made(expression: Expression, column: Column) -> Column:
+def _derive_column(expression: Expression, column: Column) -> Column:
     """The column that an expression of `source.schema` makes of one."""
     dtype = dtype_of(expression, Schema([replace(column, name=SELF)]))
     return replace(column, dtype=dtype)
@@ -453,15 +453,19 @@ def _is_parsed(field: pa.Field, declared: Collection[str], schema: Schema) -> bo
 def _folders(inspected: Sequence[Inspected], source: Source) -> dict[str, list[str | None]]:
     """The columns that only the names of folders below the source hold (`country=DE/`), with their value for each
     file."""
-    named = _named([item.file.path for item in inspected], source)
+    named = _parse_folder_values([item.file.path for item in inspected], source)
     return {name: values for name, values in named.items() if name not in inspected[0].schema.names}
 
 
-def _named(paths: Sequence[str], source: Source, missing: str | None = None) -> dict[str, list[str | None]]:
+def _parse_folder_values(
+    paths: Sequence[str], source: Source, missing: str | None = None
+) -> dict[str, list[str | None]]:
     """The values in the names of folders below the source (`country=DE/`): column -> one value for each file, `missing`
     for a file that is in no such folder."""
     sources = [source.path] if isinstance(source.path, str) else source.path
-    return hive.named_columns(paths, [path if is_remote(path) else local_path(path) for path in sources], missing)
+    return hive.parse_folder_columns(
+        paths, [path if is_remote(path) else local_path(path) for path in sources], missing
+    )
 
 
 def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -> dict[str, Column]:
@@ -470,7 +474,7 @@ def _folder_columns(named: Mapping[str, Sequence[str | None]], source: Source) -
     return {name: hive.column_of(name, values, types.get(name)) for name, values in named.items()}
 
 
-def _inspected(
+def _survey_matching_files(
     files: Sequence[File], source: Source, survey: Callable[[Sequence[File]], list[Inspected]]
 ) -> tuple[list[Inspected], list[str]]:
     """(the inspected files, the paths of files that stay closed since the filter leaves out all of their rows).
@@ -479,7 +483,7 @@ def _inspected(
     files are opened. At least one file is opened, for the schema; if no opened file has a row, all files are opened.
     """
     paths = [file.path for file in files]
-    values = _named(paths, source) if source.filter else {}
+    values = _parse_folder_values(paths, source) if source.filter else {}
     parts = parse(source.filter).conjuncts if source.filter and values else []
     conditions = [part for part in parts if part.columns and values.keys() >= {*part.columns}]
     if not conditions:
@@ -487,9 +491,9 @@ def _inspected(
     engine = engines.engine("pandas")
     columns = _folder_columns(values, source)
     declared = source.schema_ or {}
-    typed = {n: hive.typed(values[n], column.dtype, n in declared) for n, column in columns.items()}
+    typed = {n: hive.convert_folder_values(values[n], column.dtype, n in declared) for n, column in columns.items()}
     folder_values = engine.from_arrow(pa.table(typed))
-    chosen = np.logical_and.reduce([_kept_by(part, folder_values) for part in conditions])
+    chosen = np.logical_and.reduce([_match_files(part, folder_values) for part in conditions])
     chosen[0] |= not chosen.any()
     inspected = survey([file for file, inside in zip(files, chosen, strict=True) if inside])
     theirs = {n for part in conditions for n in part.columns}.isdisjoint(inspected[0].schema.names)
@@ -498,7 +502,7 @@ def _inspected(
     return survey(files), []
 
 
-def _kept_by(part: Expression, folder_values: dict[str, Any]) -> np.ndarray:
+def _match_files(part: Expression, folder_values: dict[str, Any]) -> np.ndarray:
     """Which files a condition of the filter keeps: one boolean for each file.
 
     All files where a cast fails in the condition or a number leaves 64 bits: reading their rows counts or refuses that.
@@ -511,7 +515,7 @@ def _kept_by(part: Expression, folder_values: dict[str, Any]) -> np.ndarray:
     return np.ones(len(next(iter(folder_values.values()))), dtype=bool) if failed else mask
 
 
-def _names(inspected: Sequence[Inspected]) -> dict[str, Any]:
+def _list_column_names(inspected: Sequence[Inspected]) -> dict[str, Any]:
     """The columns of text files in their order in the file: of the first file, and of files that differ."""
     names = list(inspected[0].schema.names)
     other = {str(i): list(item.schema.names) for i, item in enumerate(inspected) if item.schema.names != names}
@@ -539,7 +543,7 @@ def partition_size(source: Source, total: int, sizing: Sizing) -> int:
     if threads is not None and _by_limit(source, sizing.limit):
         rounds = max(1, -(-total // (2 * threads * largest)))
         return max(-(-total // (2 * threads * rounds)), smallest)
-    return largest if threads is None else shared_out(total, threads, smallest, largest)
+    return largest if threads is None else compute_partition_bytes(total, threads, smallest, largest)
 
 
 def _by_limit(source: Source, limit: int | None) -> bool:
@@ -547,7 +551,7 @@ def _by_limit(source: Source, limit: int | None) -> bool:
     return limit is not None and source.partition_size is None and source.part_mem_fraction is None
 
 
-def shared_out(total: int, threads: int, smallest: int, largest: int) -> int:
+def compute_partition_bytes(total: int, threads: int, smallest: int, largest: int) -> int:
     """Bytes of a partition such that each thread gets about four, between the smallest and the largest."""
     return min(max(total // (4 * threads), smallest), largest)
 

@@ -17,7 +17,19 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.core.dtypes import dtype_name, parse_dtype
-from tasks.core.plan import ADVICE, EXPLODED, MADE, RETYPED, SELF, Block, Partition, Piece, Plan, runs_of, stored_names
+from tasks.core.plan import (
+    ADVICE,
+    EXPLODED,
+    MADE,
+    RETYPED,
+    SELF,
+    Block,
+    Partition,
+    Piece,
+    Plan,
+    find_root_columns,
+    runs_of,
+)
 from tasks.core.schema import ROW, Schema
 from tasks.core.unforeseen_errors import at
 from tasks.engines.algorithms.exploded_lists import explode
@@ -26,14 +38,14 @@ from tasks.engines.expression.interpreter import evaluate
 from tasks.engines.expression.nodes import UnreadError
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, RowmillError, near
-from tasks.sources.exploded import as_stored, stored_runs
+from tasks.sources.exploded import as_stored, to_stored_runs
 from tasks.sources.formats import FORMATS, rows_of_piece
 from tasks.sources.formats.conform import MisfitError, conform, conform_column, first_fraction, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.parsed_text import is_parsed, read_parsed
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
-from tasks.storage.files_being_read import listed, noted
+from tasks.storage.files_being_read import format_files, note_activity
 
 SMALLEST = 32 * 2**20  # decoded bytes from which on a run of blocks gets its own thread
 
@@ -64,7 +76,7 @@ def read(
     plan = source if isinstance(source, Plan) else source.plan
     if isinstance(partition, int):
         partition = plan.partitions[partition]
-    names = checked_names(plan, columns)
+    names = resolve_columns(plan, columns)
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     try:
         if isinstance(source, Plan) and is_parsed(source, names):
@@ -73,10 +85,10 @@ def read(
         if isinstance(source, Plan) and computed:
             stored = {n: replace(source.schema[n], dtype=parse_dtype(dtype)) for n, (_, dtype) in computed.items()}
             as_read = replace(source, schema=Schema(stored.get(n, c) for n, c in source.schema.items()))
-            table = _rows(as_read, partition, names, [n for n in plain if n not in computed])
+            table = _read_partition_rows(as_read, partition, names, [n for n in plain if n not in computed])
             table = _with_made(table, source, computed, partition.first_row, pieces)
         else:
-            table = _rows(source, partition, names, plain)
+            table = _read_partition_rows(source, partition, names, plain)
     except MisfitError as error:
         raise _first_fraction(source, partition, error) or error from None
     if names and table.num_rows != partition.rows:
@@ -90,13 +102,15 @@ def read(
     return table
 
 
-def _rows(source: Plan | FramePlan, partition: Partition, names: Sequence[str], plain: Collection[str]) -> pa.Table:
+def _read_partition_rows(
+    source: Plan | FramePlan, partition: Partition, names: Sequence[str], plain: Collection[str]
+) -> pa.Table:
     """The rows of a partition; fields of structs are taken out of these."""
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     if isinstance(source, Plan):
         return read_pieces(source, pieces, names, plain)
     plan = source.plan
-    return _with_fields(plan, source.frames.read(pieces, stored_names(plan, names), partition.inputs), names)
+    return _with_fields(plan, source.frames.read(pieces, find_root_columns(plan, names), partition.inputs), names)
 
 
 def _with_fields(plan: Plan, table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -121,7 +135,7 @@ def _with_made(
             made_column = verbs_arrow.array(evaluate(parse(text), {SELF: column}, strict=True))
         except UnreadError as error:
             what = error.what.replace(f"column {SELF!r}", f"column {name!r}")
-            paths = listed(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))
+            paths = format_files(list(dict.fromkeys(plan.files[p.file].path for p in pieces)))
             where = f"{paths}, row {first_row + error.row + 1:,} of the source"
             why = f"source.schema.{name} is {text}"
             do = "correct the value, or give it a fallback: coalesce(.., ..) takes the first value that can be read"
@@ -169,7 +183,7 @@ def _first_fraction(source: Plan | FramePlan, partition: Partition, error: Misfi
 
 def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], plain: Collection[str] = ()) -> pa.Table:
     """Read pieces of files as one table, in the types of the plan; columns may be fields of structs."""
-    if (stored := stored_names(plan, columns)) != [*columns]:
+    if (stored := find_root_columns(plan, columns)) != [*columns]:
         return _with_fields(plan, read_pieces(plan, pieces, stored, plain), columns)
     if EXPLODED in plan.options:
         return _read_elements(plan, pieces, columns)
@@ -184,7 +198,7 @@ def read_pieces(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], pla
     options = {**plan.options, "plain": plain} if plain else plan.options
     paths = list(dict.fromkeys(plan.files[p.file].path for p in pieces))
     try:
-        with noted(options, *paths), at(f"reading {listed(paths)}"):
+        with note_activity(options, *paths), at(f"reading {format_files(paths)}"):
             return FORMATS[plan.format].read(plan.files, pieces, schema, options)
     except DataError as error:
         files = ", ".join(sorted({plan.files[p.file].path for p in pieces})[:3])
@@ -200,7 +214,7 @@ def _read_elements(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str]) 
     name = plan.options[EXPLODED]["column"]
     stored = as_stored(plan)
     tables = []
-    for run in stored_runs(pieces):
+    for run in to_stored_runs(pieces):
         lists = read_pieces(stored, run.pieces, list(dict.fromkeys([*columns, name])))
         tables.append(explode(lists, name, run.skip, run.left))
     table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
@@ -286,7 +300,7 @@ def _with_nulls(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], abs
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 
 
-def checked_names(plan: Plan, columns: Sequence[str] | None) -> list[str]:
+def resolve_columns(plan: Plan, columns: Sequence[str] | None) -> list[str]:
     """The columns to read, all but the row number where none are named; a DataError for one that the plan lacks."""
     names = [n for n in plan.schema if n != ROW] if columns is None else list(columns)
     for name in names:

@@ -82,7 +82,7 @@ def reading_of(
 
 def rows_of(source: Source) -> ReadOptions:
     """The rules by which rows of a source count, as plain values without empty ones."""
-    return {name: value for name in ROWS if (value := _value(source, name))}
+    return {name: value for name in ROWS if (value := _read_setting(source, name))}
 
 
 def with_values(source: Source, fit: Mapping[str, Any]) -> Source:
@@ -126,7 +126,7 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
         return []
     lines = []
     for name in VALUES:
-        now = _value(source, name) or DEFAULTS[name]
+        now = _read_setting(source, name) or DEFAULTS[name]
         was = fit.get(name) or DEFAULTS[name]
         if name == "null_values" and (format not in UNTYPED or (name not in fit and fit.get("format") not in UNTYPED)):
             continue
@@ -137,7 +137,7 @@ def differences(source: Source, fit: Mapping[str, Any], format: str) -> list[str
                 if was.get(column, dtype) != dtype
             ]
         elif (sorted(now) != sorted(was)) if name == "null_values" else now != was:
-            lines.append(f"source.{name} is {_shown(now)}, in the fit {_shown(was)}")
+            lines.append(f"source.{name} is {_format_setting(now)}, in the fit {_format_setting(was)}")
     return lines
 
 
@@ -148,15 +148,15 @@ def reading_lines(fit: Mapping[str, Any]) -> list[str]:
     ['format: csv', "null_values: ['', 'NA']", 'header: false', "delimiter: ';'"]
     """
 
-    def shown(value: object) -> str:
+    def format_value(value: object) -> str:
         if isinstance(value, bool):
             return str(value).lower()
         return repr(value) if isinstance(value, str) and len(value) == 1 else str(value)  # signs need quotes
 
-    return [f"{name}: {shown(value)}" for name, value in fit.items() if name != "by_suffix"]
+    return [f"{name}: {format_value(value)}" for name, value in fit.items() if name != "by_suffix"]
 
 
-def checked_reading(saved: object, where: str) -> ReadOptions:
+def check_reading_rules(saved: object, where: str) -> ReadOptions:
     """The reading rules of a saved workflow, checked; a DataError if no source can be read by them."""
     if saved is None:
         return {}
@@ -185,19 +185,19 @@ def _by_suffix(files: Sequence[File]) -> list[str]:
         suffixes = [suffix.lower() for suffix in PurePosixPath(file.path).suffixes]
         compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
         first.setdefault(tuple(suffixes[-2:] if compressed else suffixes[-1:]), file)
-    return sorted({_named(file) for file in first.values()})
+    return sorted({_detect_format(file) for file in first.values()})
 
 
-def _named(file: File) -> str:
+def _detect_format(file: File) -> str:
     try:
         return format_of([file])
     except JobError:
         return ""
 
 
-def _value(source: Source, name: str) -> Any:
+def _read_setting(source: Source, name: str) -> Any:
     return getattr(source, "schema_" if name == "schema" else name)
 
 
-def _shown(value: object) -> str:
+def _format_setting(value: object) -> str:
     return "none" if value in (None, [], {}) else str(value)

@@ -21,11 +21,11 @@ def row_place(source: Plan | FramePlan, row: int) -> str:
     """
     if not isinstance(source, Plan):
         return f"row {row:,} of the {source.called}"
-    place = _place(source, row)
+    place = _describe_place(source, row)
     return f"row {row:,} of the source" + (f" ({place})" if place else "")
 
 
-def _place(plan: Plan, row: int) -> str:
+def _describe_place(plan: Plan, row: int) -> str:
     """The file that has a row, and the number of the row in it where that is known; "" where no file is known."""
     runs = plan.options.get(RUNS)
     if runs is None:

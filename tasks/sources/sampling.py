@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, ReadOptions, stored_names
+from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, ReadOptions, find_root_columns
 from tasks.core.schema import ROW
 from tasks.engines.algorithms.exploded_lists import explode
 from tasks.sources.exploded import as_stored
@@ -23,7 +23,7 @@ from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.text_ranges import is_whole
 from tasks.sources.reader import read_pieces
 from tasks.storage.files import read_range
-from tasks.storage.hive import named_columns
+from tasks.storage.hive import parse_folder_columns
 
 ROWS = 10_000  # rows of a sample
 PLACES = 4  # places of the source that they are from
@@ -57,7 +57,7 @@ def beginning_of(
 ) -> list[pa.Table] | None:
     """The first rows of a block, out of as many of its pieces at most; None where that costs too much."""
     tables: list[pa.Table] = []
-    stored = pa.schema([(name, plan.schema[name].dtype) for name in stored_names(plan, schema.names)])
+    stored = pa.schema([(name, plan.schema[name].dtype) for name in find_root_columns(plan, schema.names)])
     for piece in block.pieces[:pieces]:
         head = _first_rows(plan, piece, block.nbytes, rows, stored)
         if head is None:
@@ -141,7 +141,7 @@ def is_random(manifest: Mapping[str, Any]) -> bool:
 
 def _with_folders(table: pa.Table, path: str) -> pa.Table:
     """The columns that the names of Hive folders (`label=1`) hold, as text."""
-    for name, (value,) in named_columns([f"/{path}"], ["/"]).items():
+    for name, (value,) in parse_folder_columns([f"/{path}"], ["/"]).items():
         table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
     return table
 

@@ -24,7 +24,7 @@ class UnfusedTask(Task):  # type: ignore[misc]  # dask._task_spec has no types
         return True
 
 
-def delayed_partitions(frame: Any) -> list[Delayed]:
+def to_delayed_partitions(frame: Any) -> list[Delayed]:
     """A Delayed of each partition of a Dask frame."""
     parts = frame.to_delayed()
     graph: Mapping[Any, GraphNode] = convert_legacy_graph(dict(parts[0].dask))

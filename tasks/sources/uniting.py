@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, fixed_size, is_list, parse_dtype, plain_type, schema_advice
+from tasks.core.dtypes import dtype_name, is_list, parse_dtype, plain_type, schema_advice, size_property_of
 from tasks.core.plan import Plan, ReadOptions
 from tasks.core.schema import Column, Schema, check_names
 from tasks.engines.convert.type_widening import widest
@@ -68,7 +68,7 @@ class United:
         return {*self.apart, *self.grown, *(name for names in self.absent.values() for name in names)}
 
 
-def united(
+def unite_files(
     inspected: Sequence[Inspected],
     declared: dict[str, str],
     null_types: Mapping[str, pa.DataType] = MappingProxyType({}),
@@ -83,7 +83,7 @@ def united(
     first = inspected[0]
     check_names(first.schema.names, first.file.path)
     columns = _unite_types(inspected, declared, folders)
-    types = columns.types | _declared_types(declared, columns.types, first.file.path)
+    types = columns.types | _parse_declared_types(declared, columns.types, first.file.path)
     absent = _absent(inspected, types)
     if missing == "error":
         for number, names in absent.items():
@@ -153,7 +153,7 @@ def _collect_fixed_sizes(inspected: Sequence[Inspected], declared: Collection[st
     written: dict[str, set[pa.DataType]] = {}
     for name, dtype in {(f.name, f.type) for item in inspected for f in item.schema if f.name not in declared}:
         written.setdefault(name, set()).add(dtype)
-    return {name: fixed_size(dtypes) for name, dtypes in written.items()}
+    return {name: size_property_of(dtypes) for name, dtypes in written.items()}
 
 
 def _absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) -> dict[int, tuple[str, ...]]:
@@ -193,7 +193,7 @@ def _lacking(name: str, item: Inspected, first: str) -> Apart:
     )
 
 
-def _declared_types(declared: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
+def _parse_declared_types(declared: dict[str, str], types: dict[str, pa.DataType], path: str) -> dict[str, pa.DataType]:
     for name in declared:
         if name not in types:
             raise JobError(f"source.schema names a column {name!r} that is not there", where=path, do=near(name, types))

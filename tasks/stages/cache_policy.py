@@ -13,14 +13,14 @@ from tasks.core.plan import Plan
 from tasks.graph.partition_work import Work
 from tasks.job.request import Request
 from tasks.shuffle.choice import spare, spare_on_device
-from tasks.shuffle.row_order import written_places
+from tasks.shuffle.row_order import list_output_places
 from tasks.sources.formats import FORMATS
 from tasks.sources.parsed_text import is_parsed
 from tasks.storage.files import is_remote
 
 
 @contextmanager
-def cached_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) -> Iterator[CacheKey | None]:
+def cache_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) -> Iterator[CacheKey | None]:
     """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
     if the flow has one of the same engine and the block raises nothing."""
     key = cache_key(request, plan, work, pool)
@@ -80,5 +80,5 @@ def read_again(request: Request, plan: Plan, work: Work) -> tuple[str, ...]:
     later = [step for step in bound.learned if step.depth > first or step.op.passes > 1]  # type: ignore[attr-defined]
     places = [place for step in later for place in step.fit_inputs.values()]
     if request.flow != "fit":
-        places += written_places(work, request.output, plan)
+        places += list_output_places(work, request.output, plan)
     return tuple(work.reads(places)) if places else ()

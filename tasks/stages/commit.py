@@ -26,7 +26,7 @@ from tasks.core.stage_results import (
     WriteResult,
     total_resources,
 )
-from tasks.core.stored_types import stored
+from tasks.core.stored_types import to_stored_schema
 from tasks.core.strict_json import JsonObject
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
@@ -39,7 +39,7 @@ from tasks.job.profiles import publish_profile
 from tasks.job.publication import Train, paths_of, write_publication
 from tasks.job.refitting import base_note, history_of
 from tasks.job.request import PlanOf, Request
-from tasks.job.source_rules import counted, described
+from tasks.job.source_rules import add_rule_counts, describe_rules
 from tasks.manifest import FORMAT, Manifest
 from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import rows_of
@@ -106,7 +106,7 @@ class Closing:
         self._begin.set()
         self._learned.exception()  # waits for the fitted workflow
 
-    def learned(self) -> LearnedState:
+    def wait_for_state(self) -> LearnedState:
         """Wait for the thread; raises its error if the state could not be read or the fitted workflow not saved."""
         self._begin.set()
         learned = self._learned.result()
@@ -158,7 +158,7 @@ def commit(
     staging = request.staging
     output = request.output
     plans = PlanOf(request)
-    state, bound, fitted = closing.learned() if closing else read_learned(request)
+    state, bound, fitted = closing.wait_for_state() if closing else read_learned(request)
     manifests = {}
     written = {result.split: result for result in results if isinstance(result, WriteResult)}
     _only_parts(staging, {Path(split) / part["path"] for split, result in written.items() for part in result.parts})
@@ -253,7 +253,7 @@ def _manifest(
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
     transformed = next((result for result in results if isinstance(result, TransformResult)), None)
     left_out = next((result.left_out for result in results if isinstance(result, IngestResult)), "")
-    stages = {result.stage: _figures(result) for result in results}
+    stages = {result.stage: _make_stage_entry(result) for result in results}
     job = request.parts_fingerprint()
     labels = [name for name in request.labels if name in bound.output]
     differs = differences_of(request, plan)
@@ -298,11 +298,11 @@ def _bad_lines(saved: PlanOf, split: str) -> list[JsonObject]:
 def _row_rules(request: Request, transformed: TransformResult | None, saved: PlanOf, split: str) -> JsonObject:
     """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
     counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
-    rules = described(request.source, saved.repeated_count(split), saved.division)
-    return counted(rules, {name: count for name, count in counts.items() if count is not None})
+    rules = describe_rules(request.source, saved.count_repeated_rows(split), saved.division)
+    return add_rule_counts(rules, {name: count for name, count in counts.items() if count is not None})
 
 
-def _figures(result: StageResult) -> JsonObject:
+def _make_stage_entry(result: StageResult) -> JsonObject:
     """The entry of a stage in the manifest."""
     return {
         "seconds": round(result.seconds, 3),
@@ -352,7 +352,7 @@ def describe(
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),  # equal rows of one second are two outputs
         "rows": rows,
         "parts": list(records),
-        "schema": stored(schema, output).to_json(),
+        "schema": to_stored_schema(schema, output).to_json(),
         "labels": list(more.pop("labels", ())),
         "output": output.model_dump(exclude={"path"}) | files,
         "seed": output.seed,

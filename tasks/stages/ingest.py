@@ -27,11 +27,11 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError, NoInputError, near
 from tasks.graph.binding import Bound
 from tasks.graph.row_rules import Division, RowRules
-from tasks.job.apply_fitted import adapted, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
+from tasks.job.apply_fitted import adapt_plan, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
 from tasks.job.fingerprints import fingerprint
-from tasks.job.learned_files import check_new, learned_before, sampled_digest
-from tasks.job.published_before import published_before
-from tasks.job.refitting import LEARN_FROM, copied_base, history_before
+from tasks.job.learned_files import check_new, digest_file_samples, find_learned_files
+from tasks.job.published_before import find_published_work
+from tasks.job.refitting import LEARN_FROM, copy_base, history_before
 from tasks.job.request import PlanOf, Request
 from tasks.job.source_rules import check_splitting, condition_columns
 from tasks.job.text_order import check_text_order
@@ -39,11 +39,11 @@ from tasks.shuffle.group_by_keys import by_keys, check_runs
 from tasks.shuffle.key_ranges import SourceRows, empty_folder
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_order import number_of_files
-from tasks.shuffle.row_sets import check_unique, repeated_rows, split_division
+from tasks.shuffle.row_sets import check_unique, find_repeated_rows, split_division
 from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.exploded import exploded_text
+from tasks.sources.exploded import describe_explode
 from tasks.sources.formats import FORMATS, read_options
-from tasks.sources.parsed_text import parsed_file, with_parsed, write_table
+from tasks.sources.parsed_text import locate_block_file, with_parsed, write_table
 from tasks.sources.planning import (
     NoRowsError,
     NoValidationRowsError,
@@ -52,15 +52,15 @@ from tasks.sources.planning import (
 )
 from tasks.sources.reader import read
 from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
-from tasks.stages.needs import Needs, checked_needs
+from tasks.stages.needs import ResourceEstimate, check_needs
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import profiled_columns, used_columns
+from tasks.stages.trial import list_profiled_columns, list_used_columns
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.files import check_unchanged, expand
 from tasks.storage.files_being_read import FOLDER
-from tasks.storage.sample_data import made_up, made_up_text
+from tasks.storage.sample_data import describe_sample_data, find_sample_folders
 from tasks.storage.sidecars import check_sidecars
 
 
@@ -73,18 +73,18 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         adopt(request)
     if request.base:
         modes_of(request)
-        copied_base(request)
+        copy_base(request)
     paths = _paths(request)
     storage_options = read_options(request.source)["storage_options"]
-    listed = {split: _listed(split, path, storage_options) for split, path in paths.items()}
+    listed = {split: _list_files(split, path, storage_options) for split, path in paths.items()}
     if LEARN_FROM in listed and (twice := listed[LEARN_FROM].keys() & listed[request.plan_names[0]].keys()):
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
-    sample = _made_up_files(listed) + (request.origin.made_up if request.origin else [])
+    sample = _find_lookalike_data(listed) + (request.origin.made_up if request.origin else [])
     result = _plan(request, pool, paths, listed, sample, began)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
-    published = published_before(request, saved)
+    published = find_published_work(request, saved)
     if published is None:
         _check_output(request, saved)
     again = _refuse_learned(request, saved) if published is None else 0
@@ -108,32 +108,32 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         workers=len(pool.workers),
         left_out=", ".join(missing_labels(request, first.schema)),
         differs_from_fit="; ".join(differences_of(request, first)),
-        made_up=made_up_text(sample) if sample else "",
+        made_up=describe_sample_data(sample) if sample else "",
         contract="; ".join(dict.fromkeys(result.notes)),
         united="; ".join(dict.fromkeys(result.grown)),
         bad_lines=sum(file["count"] for file in bad) if request.source.bad_lines != "error" else None,
         bad_lines_of=bad_lines_text(bad),
         exploded="; ".join(saved.data.get("exploded", ())),
-        repeated=_repeated_text(request, saved),
-        divided=_divided_text(request, saved),
+        repeated=_describe_repeated_rows(request, saved),
+        divided=_describe_division(request, saved),
         again=again,
-        estimate={} if published or request.flow == "fit" else _checked_needs(request, plans, pool).summary(),
+        estimate={} if published or request.flow == "fit" else _check_run_needs(request, plans, pool).summary(),
         published=str(published or ""),
         seconds=time.perf_counter() - start,
     )
 
 
-def _repeated_text(request: Request, saved: PlanOf) -> str:
+def _describe_repeated_rows(request: Request, saved: PlanOf) -> str:
     """How many rows of each split `source.unique` leaves out; "" without it.
 
     The numbers are of the rows that the filter keeps.
     """
-    counts = {split: saved.repeated_count(split) for split in request.plan_names}
+    counts = {split: saved.count_repeated_rows(split) for split in request.plan_names}
     lines = [f"{count:,} rows{f' of {split}' if split else ''}" for split, count in counts.items() if count is not None]
     return ", ".join(lines)
 
 
-def _divided_text(request: Request, saved: PlanOf) -> str:
+def _describe_division(request: Request, saved: PlanOf) -> str:
     """Where splits begin and which rows they have; "" where no look at all rows says so."""
     source = request.source
     division = saved.division
@@ -154,10 +154,12 @@ def _paths(request: Request) -> JsonObject:
     return paths
 
 
-def _made_up_files(listed: Mapping[str, Mapping[str, File]]) -> list[JsonObject]:
+def _find_lookalike_data(listed: Mapping[str, Mapping[str, File]]) -> list[JsonObject]:
     """The look-alike data among the files of each split."""
     return [
-        one | {"of": "valid"} if split == "valid" else one for split, files in listed.items() for one in made_up(files)
+        one | {"of": "valid"} if split == "valid" else one
+        for split, files in listed.items()
+        for one in find_sample_folders(files)
     ]
 
 
@@ -183,13 +185,13 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
         except DataError:
             saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
             raise
-    return len(learned_before(saved.learned_files, files))
+    return len(find_learned_files(saved.learned_files, files))
 
 
-def _digested(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool) -> list[list[Any]]:
+def _digest_files(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool) -> list[list[Any]]:
     """Path, size and digest of the files that have rows."""
     files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
-    digests = _mapped(pool, partial(sampled_digest, storage_options=storage_options), files)
+    digests = _map_in_chunks(pool, partial(digest_file_samples, storage_options=storage_options), files)
     return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 
@@ -227,7 +229,7 @@ def _plan(
         and saved.data.get("users") in (None, users)
         and all(saved.is_of(split, listed[split]) for split in paths)
         and (not request.source.keys or saved.complete(request.plan_names))
-        and saved.parsed_whole(request.plan_names)
+        and saved.has_all_parsed_text(request.plan_names)
         and saved.row_sets_whole(request.plan_names)
     )
     target = target_of(request.source)
@@ -254,11 +256,11 @@ def _plan(
 
 def _plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, Planned]:
     """Plan each split, and the rows from which alone is learned in the types of the others."""
-    planned = {split: _planned(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
+    planned = {split: _plan_split(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
     if LEARN_FROM in paths:  # in the types of the night
         known = base_schema(request, planned[request.plan_names[0]].plan.schema)
         alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
-        planned[LEARN_FROM] = _planned(alike, LEARN_FROM, paths[LEARN_FROM], pool)
+        planned[LEARN_FROM] = _plan_split(alike, LEARN_FROM, paths[LEARN_FROM], pool)
     return planned
 
 
@@ -287,7 +289,7 @@ def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, i
     return files
 
 
-def _listed(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
+def _list_files(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
     """The files of a split by their paths."""
     with naming_valid(split):
         return {file.path: file for file in expand(path, storage_options)}
@@ -348,7 +350,7 @@ class Planned:
     exploded: str = ""
 
 
-def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
+def _plan_split(request: Request, split: str, path: object, pool: Pool) -> Planned:
     """Plan one split."""
     source = request.source
     engine = request.of_stage(request.planned_stage).engine
@@ -356,7 +358,7 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
-            parallel_map=partial(_mapped, pool),
+            parallel_map=partial(_map_in_chunks, pool),
             sizing=limits,
             null_types=null_types(request),
             fit=request.fit,
@@ -367,23 +369,23 @@ def _planned(request: Request, split: str, path: object, pool: Pool) -> Planned:
     if request.rules is not None:
         plan, notes = under_rules(plan, request.rules, split)
     types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
-    plan = adapted(request, plan)
+    plan = adapt_plan(request, plan)
     if split != LEARN_FROM:
         modes_of(request, plan.schema)
     bound = bound_of(request, plan.schema)
-    used = used_columns(request, bound)
+    used = list_used_columns(request, bound)
     plan = without_unused(plan, used)
     sort = request.output.sort_by if request.flow != "fit" else []
     check_text_order(plan, plan, source, pool, bound, sort)
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
-    learned = _digested(plan, read_options(source)["storage_options"], pool) if learns else []
-    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types, exploded=exploded_text(plan))
+    learned = _digest_files(plan, read_options(source)["storage_options"], pool) if learns else []
+    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types, exploded=describe_explode(plan))
     if (source.parse_once or source.keys) and request.flow != "fit":
-        _checked_needs(request, {split: plan}, pool)  # before their scratch files are written
+        _check_run_needs(request, {split: plan}, pool)  # before their scratch files are written
     if source.parse_once:
         columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
-        plan = _parsed(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
+        plan = _parse_text(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
         planned = replace(planned, plan=plan)
     return _look_at_rows(request, split, planned, limits, pool)
 
@@ -399,7 +401,7 @@ def _look_at_rows(request: Request, split: str, planned: Planned, limits: Sizing
         plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
     )
     if source.unique:
-        repeats, count = repeated_rows(rows, source.unique, folder / f"repeated{split}.bits")
+        repeats, count = find_repeated_rows(rows, source.unique, folder / f"repeated{split}.bits")
         rows = replace(rows, rules=RowRules(repeats))
         file = {"path": "", "digest": ""} if source.keys else {"path": repeats.path, "digest": repeats.digest}
         repeated = {**file, "rows": count}  # rows grouped by keys are written without them
@@ -422,7 +424,7 @@ def under_rules(plan: Plan, contract: Contract, split: str) -> tuple[Plan, list[
     return plan, [note.text for note in allowed.notes]
 
 
-def _parsed(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:
+def _parse_text(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:
     """Write these columns of every block of text to an Arrow file; the plan that reads them from there."""
     if not FORMATS[plan.format].ranged:
         why = f"files of {plan.format} store columns, which every stage reads about as quickly"
@@ -437,11 +439,11 @@ def _parsed(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Pla
 
 def _parse_block(shared: tuple[Plan, Plan, Sequence[str]], block: Block) -> None:
     plan, parsed, columns = shared
-    write_table(read(plan, plan.alone(block), columns), parsed_file(parsed, block))
+    write_table(read(plan, plan.alone(block), columns), locate_block_file(parsed, block))
 
 
-def _checked_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> Needs:
-    return checked_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
+def _check_run_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> ResourceEstimate:
+    return check_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
 
 
 def check_columns(request: Request, bound: Bound) -> None:
@@ -467,7 +469,7 @@ def check_columns(request: Request, bound: Bound) -> None:
 
 def _check_gate(request: Request, bound: Bound) -> None:
     """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
-    profiled = profiled_columns(request, bound)
+    profiled = list_profiled_columns(request, bound)
     absent = {*(request.rules.columns if request.rules else ()), *(request.fitted_schema if request.origin else ())}
     absent -= {*bound.source}  # tonight's source lacks them, that of another night may have them
     of_steps = {name for step in bound.steps.values() for name in step.unit}
@@ -487,7 +489,7 @@ def _check_gate(request: Request, bound: Bound) -> None:
                 raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
 
 
-def _mapped(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def _map_in_chunks(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """`function` over the items on the pool, in chunks so that thousands of files are few tasks."""
     items = list(items)
     size = max(1, len(items) // (8 * pool.threads))

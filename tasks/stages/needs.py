@@ -32,7 +32,7 @@ from tasks.shuffle.key_ranges import exchange_of
 from tasks.shuffle.row_order import PARTLY_NEEDED, number_of_files, ranges_of_file
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
-from tasks.stages.trial import Sampled, sampled
+from tasks.stages.trial import Sampled, run_trial
 from tasks.storage.atomic import existing
 from tasks.storage.staging import Staging
 
@@ -62,7 +62,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceEstimate:
     """Estimated bytes by purpose. `device` is 0 without GPUs; `because` says why this exchange was chosen."""
 
     device: int
@@ -124,7 +124,7 @@ class MemoryNeeds:
 
 def needs(
     request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None = None, scale: float = 1.0
-) -> Needs:
+) -> ResourceEstimate:
     """The estimate for all splits of a request; with a sample from its rows, else from the widths of the types.
 
     `scale` is the number of rows of the run for each row of the plans: above 1 for look-alike data not yet made.
@@ -140,7 +140,7 @@ def needs(
         memory = _estimate_memory_without_gpus(request, splits, workers, at_work, in_memory, cached)
     scratch = _estimate_scratch_bytes(request, splits, workers, scale)
     written = sum(split.written for split in splits.values())
-    return Needs(
+    return ResourceEstimate(
         device=memory.device,
         host=memory.host,
         scratch=scratch,
@@ -157,7 +157,7 @@ def _estimate_splits(
 ) -> dict[str, SplitEstimate]:
     """Estimate what the rows of each split become, and choose how they are exchanged."""
     left = sample.ratio if sample and sample.after.num_rows else 1.0
-    stored = sample.stored_bytes(request) * left if sample else 0.0
+    stored = sample.estimate_row_bytes(request) * left if sample else 0.0
     splits = {}
     for name, plan in plans.items():
         schema = _bound(request, plan, sample)
@@ -323,7 +323,7 @@ def _free(path: Path) -> int | None:
     return usage.free if usage.total else None
 
 
-def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> Needs:
+def check_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> ResourceEstimate:
     """The estimate if the disks have enough space and a worker has the memory for one block; else a GiveUpError with
     the figures.
 
@@ -335,7 +335,7 @@ def checked_needs(request: Request, plans: Mapping[str, Plan], workers: Workers)
     if not any(disk.short for disk in estimate.disks):
         return estimate
     try:
-        sample = sampled(request, next(iter(plans.values())))
+        sample = run_trial(request, next(iter(plans.values())))
     except RowmillError:
         return estimate  # the stage that reads all rows reports what is wrong with them
     if not sample.after.num_rows:

@@ -48,7 +48,7 @@ class LiveProgress:
 
     def check_owner(self) -> None:
         """End the work of a flow that is gone once another one has the lock."""
-        if self.request.owner and not self.request.staging.owned_by(self.request.owner):
+        if self.request.owner and not self.request.staging.is_owned_by(self.request.owner):
             raise GiveUpError(
                 "another run took over",
                 where=str(self.request.staging.target),
@@ -85,7 +85,7 @@ class LiveProgress:
                 self._publish_beside(100.0 * done / max(total, 1))
                 self.published = now
 
-    def ended(self) -> ProgressArtifact | None:
+    def finish(self) -> ProgressArtifact | None:
         """The progress artifact of a stage that is done; None if the stage was too short for one."""
         if self.publishing:
             self.publishing.join(PATIENCE)

@@ -16,9 +16,9 @@ from tasks.job import profiles
 from tasks.job.request import PlanOf, Request
 from tasks.job.split_work import work_of
 from tasks.shuffle.choice import Choice, Exchange, make_exchange
-from tasks.shuffle.parts import Part, written
+from tasks.shuffle.parts import Part, read_part_records
 from tasks.shuffle.pieces import CutSummary
-from tasks.shuffle.row_order import written_places
+from tasks.shuffle.row_order import list_output_places
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files
 from tasks.stages.cache_policy import taking_key
 from tasks.storage.atomic import read_json, read_record, write_json
@@ -50,7 +50,7 @@ class Prepared:
         return self.shuffle.cutting.work
 
 
-def prepared(request: Request, split: str) -> Prepared:
+def prepare_split(request: Request, split: str) -> Prepared:
     """Read the plan and the state of a split, and bind the graph to the columns."""
     plans = PlanOf(request)
     work = work_of(request, plans, split)
@@ -63,7 +63,7 @@ def prepared(request: Request, split: str) -> Prepared:
         work = replace(work, cache=taking_key(request, plan), first_row=request.first_row)
     if request.run.profile:
         names = _read_columns(request, work, plan)
-        known = profiles.saved(request, profiles.STATISTICS) if training else None
+        known = profiles.load_profile(request, profiles.STATISTICS) if training else None
         unprofiled = tuple(name for name in names if not (known and name in known.columns))
         work = replace(work, profile=unprofiled, compared=names)
     shuffle = rows_to_files(work, plan, request.output, plans.files(split), request.run.min_partition_size)
@@ -74,7 +74,7 @@ def prepared(request: Request, split: str) -> Prepared:
 
 def _read_columns(request: Request, work: Work, plan: Plan) -> tuple[str, ...]:
     """The source columns that transform reads."""
-    return tuple(name for name in work.reads(written_places(work, request.output, plan)) if name != ROW)
+    return tuple(name for name in work.reads(list_output_places(work, request.output, plan)) if name != ROW)
 
 
 def exchange_prefix(staging: Staging) -> str:
@@ -112,7 +112,7 @@ def _pieces_note(request: Request, split: str) -> Path:
     return request.staging.folder / f"exchange{split}.json"
 
 
-def noted_pieces(request: Request, split: str, ready: Prepared) -> PiecesNote | None:
+def read_pieces_note(request: Request, split: str, ready: Prepared) -> PiecesNote | None:
     """The note of exactly this work; None if there is none yet, or if the note is damaged."""
     content = read_json(_pieces_note(request, split))
     if not isinstance(content, dict) or content.get("fingerprint") != ready.fingerprint:
@@ -129,7 +129,9 @@ def missing_parts(request: Request, split: str, ready: Prepared, note: PiecesNot
     notes = request.staging.notes / split
     folder = request.staging.new / split
     names = {part: part.name(request.output.format) for part in parts}
-    return parts, [p for p, name in names.items() if written(notes / f"{name}.json", folder, ready.fingerprint) is None]
+    return parts, [
+        p for p, name in names.items() if read_part_records(notes / f"{name}.json", folder, ready.fingerprint) is None
+    ]
 
 
 def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:

@@ -18,7 +18,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import Exchange
-from tasks.shuffle.parts import Part, Writing, written
+from tasks.shuffle.parts import Part, Writing, read_part_records
 from tasks.shuffle.row_order import choice_text
 from tasks.shuffle.rows_to_files import write_files
 from tasks.stages.progress import Progress, RowCounter, no_progress
@@ -29,8 +29,8 @@ from tasks.stages.reuse import (
     exchange_of,
     halvings,
     missing_parts,
-    noted_pieces,
-    prepared,
+    prepare_split,
+    read_pieces_note,
 )
 from tasks.stages.transform import cut_split
 from tasks.storage import hive
@@ -41,7 +41,7 @@ from tasks.storage.files import check_unchanged
 def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress = no_progress) -> WriteResult:
     """Write the files of a split that are not there yet. Pieces that were lost meanwhile are made again."""
     start = time.perf_counter()
-    ready = prepared(request, split)
+    ready = prepare_split(request, split)
     staging = request.staging
     output = request.output
     folder = staging.new / split
@@ -78,7 +78,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
 
 def _pieces(request: Request, split: str, ready: Prepared, pool: Pool) -> tuple[PiecesNote, Exchange]:
     """The note of the split's pieces and the exchange that has them; pieces that a file lacks are made again."""
-    note = noted_pieces(request, split, ready)
+    note = read_pieces_note(request, split, ready)
     if note is not None:
         exchange = exchange_of(request, ready, pool, note.choice.kind)
         if not missing_parts(request, split, ready, note)[1] or exchange.whole(len(ready.plan.partitions)):
@@ -99,7 +99,7 @@ def _records(parts: Sequence[Part], writing: Writing) -> list[JsonObject]:
     """The records of all parts; DataError if a file went away meanwhile."""
     records: list[JsonObject] = []
     for name in (part.name(writing.suffix) for part in parts):
-        of_part = written(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)
+        of_part = read_part_records(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)
         if of_part is None:
             raise DataError(
                 "a file that was written is gone",

@@ -24,20 +24,20 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.failed_casts import largest
-from tasks.graph.learned_text import growth_rows, learned_tables
-from tasks.graph.matching import Matched, learned_steps
+from tasks.graph.learned_text import collect_report_tables, growth_rows
+from tasks.graph.matching import Matched, index_learned_steps
 from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_refit_tables
 from tasks.job import profiles
 from tasks.job.apply_fitted import bound_of
-from tasks.job.refitting import LEARN_FROM, copied_base, matched_to_base
+from tasks.job.refitting import LEARN_FROM, copy_base, match_to_base
 from tasks.job.request import PlanOf, Request
 from tasks.job.split_work import work_of
 from tasks.learning import observe
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import Mode, modes
 from tasks.ops.base import Learned, RefitDate
-from tasks.stages.cache_policy import cached_for_transform
+from tasks.stages.cache_policy import cache_for_transform
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.files import check_unchanged
@@ -55,18 +55,18 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
     manifest = read_record(folder / "manifest.json")
     reused = manifest.get("fingerprint") == fingerprint and is_whole(folder, manifest["digest"])
     if request.run.profile and reused and manifest.get("profiled", True):
-        reused = profiles.saved(request, profiles.STATISTICS, fingerprint) is not None
+        reused = profiles.load_profile(request, profiles.STATISTICS, fingerprint) is not None
     bound = work.bound
     phases = observe.passes(work.bound)
     cache = None
     if not reused:
         counter = RowCounter(progress, plan.rows * max(phases, 1))
-        with cached_for_transform(request, plan, work, pool) as cache:
-            manifest = _learned(request, replace(work, cache=cache), pool, folder, fingerprint, counter)
+        with cache_for_transform(request, plan, work, pool) as cache:
+            manifest = _learn_and_save(request, replace(work, cache=cache), pool, folder, fingerprint, counter)
     progress(plan.rows, plan.rows)
     return StatisticsResult(
         rows=plan.rows * phases,
-        nbytes=_needed_bytes(plan, bound),
+        nbytes=_estimate_needed_bytes(plan, bound),
         phases=phases,
         operators=len({step.node for step in bound.learned}),
         learned=len(bound.learned),
@@ -77,13 +77,13 @@ def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -
         failed_casts=manifest.get("failed_casts", ()),
         downsampled=manifest.get("left_out", {}).get("downsampled"),
         other_splits=manifest.get("left_out", {}).get("other_splits"),
-        decoded=column_cache.cached_bytes(pool, cache),
+        decoded=column_cache.sum_cached_bytes(pool, cache),
         profile=profiles.STATISTICS if request.run.profile else "",
         seconds=time.perf_counter() - start,
     )
 
 
-def _learned(
+def _learn_and_save(
     request: Request, work: Work, pool: Pool, folder: Path, fingerprint: str, counter: RowCounter
 ) -> JsonObject:
     """Learn and save: the state and its manifest get to `folder` by one rename; return the manifest. Large tables are
@@ -94,7 +94,7 @@ def _learned(
     side_files = request.side_files
     base = base_of(request, plan.schema)
     if base and request.base and request.base.learn_from:
-        base = _taught(request, base, plan.schema, pool)
+        base = _learn_new_steps(request, base, plan.schema, pool)
     with ExitStack() as stack:
         with no_space(folder):
             partial = stack.enter_context(partial_folder(folder))
@@ -108,7 +108,7 @@ def _learned(
         check_unchanged(*plans.sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
-            tables = learned_tables(bound.learned, state.values)
+            tables = collect_report_tables(bound.learned, state.values)
             if request.base:
                 tables = {f"On top of {request.base.version}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
@@ -117,7 +117,7 @@ def _learned(
             casts = largest(result.failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
             manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
-            manifest["learned_rows"] = result.learned_rows(plan.rows)
+            manifest["learned_rows"] = result.count_learned_rows(plan.rows)
             if run.profile and result.seen is None:  # no row was read: what an earlier start has seen is of other work
                 manifest["profiled"] = False
                 (request.staging.folder / profiles.STATISTICS).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
     if request.base is None or (request.changes_features and source is None):
         return {}
     source = source or request.fitted_schema
-    changes = matched_to_base(request, source)
+    changes = match_to_base(request, source)
     bound = bound_of(request, source)
     return modes(bound, request.base.settings, request.base.all, changes.new if changes else {})
 
@@ -145,17 +145,17 @@ def base_of(request: Request, source: Schema) -> Base | None:
     base = request.base
     if not base:
         return None
-    folder = copied_base(request)
+    folder = copy_base(request)
     since = date.fromisoformat(base.since) if base.since else None
     refit = RefitDate(date.fromisoformat(base.day), base.forget, base.all, since)
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
-    if changes := matched_to_base(request, source):
-        state = _as_matched(state, changes, learned_steps(bound_of(request, source)))
+    if changes := match_to_base(request, source):
+        state = _as_matched(state, changes, index_learned_steps(bound_of(request, source)))
     return Base(state, request.first_row, modes_of(request, source), refit, base.version)
 
 
-def _taught(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
+def _learn_new_steps(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
     """The base after its new steps have learned from the rows of `refit.learn_from`: the night goes on with them."""
     new = {key for key, mode in base.modes.items() if mode.mode == "new"}
     if not new:
@@ -213,7 +213,7 @@ def is_whole(folder: Path, digest: str) -> bool:
     return True
 
 
-def _needed_bytes(plan: Plan, bound: Bound) -> int:
+def _estimate_needed_bytes(plan: Plan, bound: Bound) -> int:
     """About how many decoded bytes the statistics read: the share of their columns."""
     needed = bound.source_columns([place for s in bound.learned for place in s.fit_inputs.values()], training=True)
     return plan.nbytes * len(needed) // max(len(plan.schema), 1)

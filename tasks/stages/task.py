@@ -32,7 +32,7 @@ from tasks.stages import statistics as stages_statistics
 from tasks.stages import transform as stages_transform
 from tasks.stages.progress_artifact import LiveProgress, prefect_client
 from tasks.stages.storage_blocks import from_block
-from tasks.storage.allowed_roots import limited
+from tasks.storage.allowed_roots import limit_roots
 from tasks.storage.credentials import LOADERS, call_masked, storage
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ToRun(logging.Handler):
 
 
 @contextmanager
-def reported(title: str, run_log: Any) -> Iterator[None]:
+def report_defects(title: str, run_log: Any) -> Iterator[None]:
     """Raise an unforeseen error of a stage as one that says where it happened and how to report it, and log its
     traceback. Prefect tries the stage again as before."""
     try:
@@ -131,17 +131,19 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         began = time.time()
         with (
             prefect_client(None),
-            limited(request.roots),
-            out_of_memory.explained(name, request.engine),
+            limit_roots(request.roots),
+            out_of_memory.explain_out_of_memory(name, request.engine),
             run_logger() as log,
         ):
             planned_for = fitting_pool(taken.get(request.planned_stage)) if taken and name == "ingest" else None
             pool = fitting_pool(taken.get(name), planned_for)
             log.info("%s on %s worker(s) with %s threads", progress.title, len(pool.workers), pool.threads)
             with (
-                monitor.watched(pool.client, pool.workers, request.run.report or bool(request.run.metrics)) as watch,
-                stalled_tasks.watched(progress.title, pool, request.run.stalled_after),
-                reported(progress.title, log),
+                monitor.watch_workers(
+                    pool.client, pool.workers, request.run.report or bool(request.run.metrics)
+                ) as watch,
+                stalled_tasks.watch_for_stall(progress.title, pool, request.run.stalled_after),
+                report_defects(progress.title, log),
             ):
                 options = storage(request.source.storage_options)
                 splits = [] if split is None else [split]
@@ -155,7 +157,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         log.info(result.line)
         if not result.reused:  # the report shows them, and so does a later start that reuses the work
             monitor.save(samples, watch.workers)
-        return StageRun(result, progress.ended(), get_worker().address)
+        return StageRun(result, progress.finish(), get_worker().address)
 
     body.__doc__ = work.__doc__
     body.__name__ = name

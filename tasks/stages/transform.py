@@ -16,7 +16,7 @@ from tasks.job import profiles
 from tasks.job.request import PlanOf, Request
 from tasks.shuffle.choice import Exchange, choose
 from tasks.stages.progress import Progress, RowCounter, no_progress
-from tasks.stages.reuse import PiecesNote, Prepared, exchange_of, missing_parts, noted_pieces, prepared
+from tasks.stages.reuse import PiecesNote, Prepared, exchange_of, missing_parts, prepare_split, read_pieces_note
 from tasks.storage.files import check_unchanged
 
 
@@ -26,11 +26,11 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
     Pieces of an earlier start are used again; when all files are written, no pieces are needed.
     """
     start = time.perf_counter()
-    ready = prepared(request, split)
-    note = noted_pieces(request, split, ready)
+    ready = prepare_split(request, split)
+    note = read_pieces_note(request, split, ready)
     reused = note is not None and not missing_parts(request, split, ready, note)[1]
     if request.run.profile and reused:
-        reused = profiles.saved(request, profiles.whole_name(split), ready.fingerprint) is not None
+        reused = profiles.load_profile(request, profiles.whole_name(split), ready.fingerprint) is not None
     if note is None or not reused:
         note, _ = cut_split(request, split, ready, pool, progress)
     progress(ready.plan.rows, ready.plan.rows)
@@ -86,6 +86,6 @@ def _save_profile(request: Request, split: str, ready: Prepared, note: PiecesNot
     summary = note.summary
     work = ready.work
     profile = profiles.profile_of(summary.seen, work.bound, summary.failed_casts, work.source, columns)
-    before = profiles.saved(request, profiles.STATISTICS) if ready.work.training else None
-    whole = profile.joined(before) if before else profile
+    before = profiles.load_profile(request, profiles.STATISTICS) if ready.work.training else None
+    whole = profile.with_columns_of(before) if before else profile
     profiles.save(request, profiles.whole_name(split), whole, ready.fingerprint)

@@ -17,9 +17,9 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import EXPLODED, Block, Partition, Piece, Plan, cut_partitions
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Source
-from tasks.engines.convert.libraries import decoded
+from tasks.engines.convert.libraries import decode_dictionaries
 from tasks.graph.binding import Bound
-from tasks.graph.failed_casts import Record, added, records
+from tasks.graph.failed_casts import Record, records, sum_records
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
@@ -65,7 +65,7 @@ class Sampled:
         """Bytes that a row of the output takes between the stages."""
         return self.after.nbytes / max(self.after.num_rows, 1)
 
-    def stored_bytes(self, request: Request) -> float:
+    def estimate_row_bytes(self, request: Request) -> float:
         """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
         output = request.output
         rows = self.after.num_rows
@@ -74,7 +74,7 @@ class Sampled:
         table = self.after
         if output.shuffle != "none":  # sorted rows would be pressed together as shuffled ones are not
             table = table.take(np.random.default_rng(0).permutation(rows))
-        schema = hive.stored(self.schema, output.partition_on)
+        schema = hive.drop_folder_columns(self.schema, output.partition_on)
         writing = Writing("", "", "pandas", output, make_order(output, _plan_of(rows), 1), schema)
         named = [] if request.engine == "cudf" else writing.dictionary_columns
         sink = pa.BufferOutputStream()
@@ -87,7 +87,7 @@ def _plan_of(rows: int) -> Plan:
     return Plan((), "frame", Schema(), (Block(0, 0, rows, 0, ()),), ())
 
 
-def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
+def run_trial(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     """At most so many rows of a few places of the source, in order, through the workflow on the CPU.
 
     A fitted workflow is what it is; another one is fitted on these rows. Errors are those of the whole job.
@@ -95,7 +95,9 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     source = request.source
     final, schema = subject(request, plan.schema)
     state = State.load(Path(request.fitted.path)) if request.fitted else None
-    table = _rows(plan, _needed(Bound(final, schema), source.keys, source.sort_by, request), rows)
+    table = _read_spread_rows(
+        plan, _list_read_columns(Bound(final, schema), source.keys, source.sort_by, request), rows
+    )
     with tempfile.TemporaryDirectory(prefix="rowmill-trial-") as scratch:
         sample = _as_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
@@ -109,10 +111,10 @@ def sampled(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
         work = Work(sample, final, bound_to, "pandas", filter=source.filter, training=not request.fitted, rules=rules)
         work = replace(work, state=state or learn(work, own, LocalPool()).state)
         failed: list[list[Record]] = []
-        tables = [_transformed(work, partition, failed) for partition in own.partitions]
+        tables = [_transform_partition(work, partition, failed) for partition in own.partitions]
     after = pa.concat_tables(tables) if tables else work.bound.output.to_arrow().empty_table()
     fitted_on = None if request.fitted else table.num_rows
-    return Sampled(table, after, work.bound.output, fitted_on, added(failed))
+    return Sampled(table, after, work.bound.output, fitted_on, sum_records(failed))
 
 
 def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePlan:
@@ -126,14 +128,14 @@ def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePla
     return by_keys(SourceRows(rows, plan, "pandas", LocalPool()), source.keys, source.sort_by, folder, PARTITION)
 
 
-def _transformed(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:
-    evaluation = work.opened(partition, work.bound.targets)
+def _transform_partition(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:
+    evaluation = work.open_partition(partition, work.bound.targets)
     columns = evaluation.outputs()
     failed.append(records(evaluation.failed))
     return work.kernels.host_columns(columns, work.bound.output)
 
 
-def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: Request) -> list[str]:
+def _list_read_columns(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: Request) -> list[str]:
     """The source columns that the job reads, in the source's order."""
     places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
     if not request.fitted:
@@ -152,13 +154,13 @@ def _needed(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: 
     return [name for name in bound.source if name in names and name not in (ROW, weight)]
 
 
-def _rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
+def _read_spread_rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
     """The first rows of blocks at even distances."""
     places = min(PLACES, len(plan.blocks))
     each = -(-rows // places)
     blocks = [_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
     tables = [read(plan, Partition(0, (block,)), columns).slice(0, each) for block in blocks]
-    return pa.concat_tables(map(decoded, tables)).combine_chunks().slice(0, rows)
+    return pa.concat_tables(map(decode_dictionaries, tables)).combine_chunks().slice(0, rows)
 
 
 def _head(plan: Plan, block: Block, rows: int) -> Block:
@@ -186,16 +188,16 @@ def phases_of(bound: Bound) -> list[list[str]]:
     return phases
 
 
-def used_columns(request: Request, bound: Bound) -> set[str]:
+def list_used_columns(request: Request, bound: Bound) -> set[str]:
     """The source columns that a run reads: for learning, for the output, for its order and for rules on rows."""
     source = request.source
-    written = _written_columns(request, bound)  # of a fit, too: its features must be possible
+    written = _list_output_sources(request, bound)  # of a fit, too: its features must be possible
     rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
-    used = {*profiled_columns(request, bound), *written, *rows, *source.keys, *source.sort_by}
+    used = {*list_profiled_columns(request, bound), *written, *rows, *source.keys, *source.sort_by}
     return used | {root for name in used if (root := bound.source.root(name))}
 
 
-def profiled_columns(request: Request, bound: Bound) -> set[str]:
+def list_profiled_columns(request: Request, bound: Bound) -> set[str]:
     """The source columns that statistics and transform read, of which the gate has a profile. What ingest alone looks
     at is not among them."""
     source = request.source
@@ -204,9 +206,9 @@ def profiled_columns(request: Request, bound: Bound) -> set[str]:
     every_pass = condition_columns(source, passes=False)
     if request.flow == "fit":
         return {*learned, *every_pass} if learned else set()
-    return {*learned, *every_pass, *_written_columns(request, bound), *output.keys, *output.sort_by}
+    return {*learned, *every_pass, *_list_output_sources(request, bound), *output.keys, *output.sort_by}
 
 
-def _written_columns(request: Request, bound: Bound) -> list[str]:
+def _list_output_sources(request: Request, bound: Bound) -> list[str]:
     filters = [place for f in bound.filters for place in f.inputs.values()]
     return bound.source_columns([*bound.targets, *filters], training=not request.fitted)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.cluster.dask_pool import DaskPool
-from tasks.cluster.lost_worker import explained_losses
+from tasks.cluster.lost_worker import explain_losses
 from tasks.cluster.pool import Pool
 from tasks.core.notes import leave_out_empty
 from tasks.core.plan import Plan
@@ -23,7 +23,7 @@ from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
-from tasks.job.source_rules import counted
+from tasks.job.source_rules import add_rule_counts
 from tasks.manifest import Manifest
 from tasks.shuffle.choice import Choice, choose, make_exchange
 from tasks.shuffle.parts import check_types
@@ -39,7 +39,7 @@ from tasks.storage.files import check_unchanged
 from tasks.storage.own_files import MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
-from tasks.storage.sample_data import made_up
+from tasks.storage.sample_data import find_sample_folders
 from tasks.storage.staging import Staging
 
 log = logging.getLogger("rowmill")
@@ -72,7 +72,7 @@ def write_transformed(
 
     Of `run` the keys `exchange`, `scratch` and `min_partition_size` count, as in a job.
     """
-    with explained_losses("to_parquet", pool, work.engine):
+    with explain_losses("to_parquet", pool, work.engine):
         return _write(work, plan, output, pool, origin, run)
 
 
@@ -81,7 +81,7 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
     started = time.perf_counter()
     staging = Staging(output.path, run.scratch)
     staging.check(output.on_existing)
-    with staging.locked():
+    with staging.hold_lock():
         if refuse_open := from_wing("tasks/gate", "question", "refuse_open"):
             refuse_open(staging)
         staging.check(output.on_existing)
@@ -94,7 +94,7 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         check_types(output, shuffle.schema)
         fitted = staging.new / WORKFLOW
         save_fitted(origin.final or work.final, work.schema, work.learned, fitted, FittedNotes(origin.reading))
-        shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=sent(work, fitted, pool)))
+        shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=prepare_for_workers(work, fitted, pool)))
         choice = _choose_exchange(work, plan, output, pool, run, shuffle)
         written = _write_rows(shuffle, plan, output, pool, staging, choice)
         check_unchanged(plan.files, plan.options.get("storage_options"))
@@ -159,15 +159,15 @@ def _describe_output(
     pieces = written.pieces
     records = written.records
     warn(pieces.failed_casts)
-    transform = _figures(written.transformed - started, plan.rows, pieces.nbytes)
+    transform = _make_stage_entry(written.transformed - started, plan.rows, pieces.nbytes)
     if pieces.failed_casts:
         transform["failed_casts"] = pieces.failed_casts
     nbytes = sum(record["bytes"] for record in records)
-    shuffle_write = _figures(done - written.transformed, pieces.rows_out, nbytes)
+    shuffle_write = _make_stage_entry(done - written.transformed, pieces.rows_out, nbytes)
     more = {
         "reading": plan.reading,
-        "row_rules": counted(origin.row_rules, pieces.left_out) if origin.row_rules else {},
-        "made_up": made_up(file.path for file in plan.files),
+        "row_rules": add_rule_counts(origin.row_rules, pieces.left_out) if origin.row_rules else {},
+        "made_up": find_sample_folders(file.path for file in plan.files),
         "left_out": list(origin.left_out),
     }
     return describe(
@@ -192,12 +192,12 @@ def _open_exchange(choice: Choice, need: int, pool: Pool, staging: Staging) -> A
     return make_exchange(choice.kind, pool, f"rowmill-{uuid.uuid4().hex[:12]}", staging.folder / "exchange", need)
 
 
-def sent(work: Work, fitted: Path, pool: Pool) -> Work:
+def prepare_for_workers(work: Work, fitted: Path, pool: Pool) -> Work:
     """The work as workers get it: other processes load the state from the folder of the fitted workflow."""
     if not isinstance(pool, DaskPool):
         return work
     return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))
 
 
-def _figures(seconds: float, rows: int, nbytes: int) -> JsonObject:
+def _make_stage_entry(seconds: float, rows: int, nbytes: int) -> JsonObject:
     return {"seconds": round(seconds, 3), "rows": rows, "bytes": nbytes, "retries": 0}

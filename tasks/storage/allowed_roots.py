@@ -23,7 +23,7 @@ HTTP = ("http", "https")
 _also: ContextVar[tuple[str, ...] | None] = ContextVar("roots of the flow's host", default=None)
 
 
-def allowed_roots() -> tuple[str, ...] | None:
+def read_allowed_roots() -> tuple[str, ...] | None:
     """The roots as the host names them, None where it names none: then every path is allowed.
 
     An empty variable allows nothing. A JobError for a root that is neither an absolute path nor a URL.
@@ -44,7 +44,7 @@ def allowed_roots() -> tuple[str, ...] | None:
 
 
 @contextmanager
-def limited(roots: Iterable[str] | None) -> Iterator[None]:
+def limit_roots(roots: Iterable[str] | None) -> Iterator[None]:
     """Within the block, `roots` (those of the flow's host) limit paths besides the roots of this process."""
     token = _also.set(None if roots is None else tuple(roots))
     try:
@@ -67,28 +67,28 @@ def check_path(path: str | os.PathLike[str], field: str) -> None:
             why="no file has one in its name",
             do="remove it",
         )
-    for roots in (allowed_roots(), _also.get()):
+    for roots in (read_allowed_roots(), _also.get()):
         if roots is not None:
             _check(os.fspath(path), field, roots)
 
 
 def check_listed(paths: Iterable[str], field: str) -> None:
     """check_path of every listed file: a folder may contain links that lead elsewhere."""
-    if allowed_roots() is not None or _also.get() is not None:
+    if read_allowed_roots() is not None or _also.get() is not None:
         for path in paths:
             check_path(path, field)
 
 
 def check_files_in(folder: Path, field: str) -> None:
     """check_path of a folder (or file) and of all that is below it."""
-    if allowed_roots() is not None or _also.get() is not None:
+    if read_allowed_roots() is not None or _also.get() is not None:
         check_path(folder, field)
         for path in folder.rglob("*"):
             check_path(path, field)
 
 
 @contextmanager
-def allowed_name(path: str | os.PathLike[str], field: str) -> Iterator[str]:
+def open_allowed_path(path: str | os.PathLike[str], field: str) -> Iterator[str]:
     """A name of an open file inside of the allowed roots, for readers that open files by name: it leads to this file
     even if another file takes its path."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -168,17 +168,17 @@ def _within(path: str, root: str) -> bool:
 
 def _url_within(url: str, root: str) -> bool:
     """Whether a URL is of the root's scheme and host and below its path, segment by segment, as written and decoded."""
-    mine = _parts(url)
-    theirs = _parts(root)
+    mine = _split_url(url)
+    theirs = _split_url(root)
     if mine is None or theirs is None or mine[0] != theirs[0]:
         return False
     return all(segments[: len(allowed)] == allowed for segments, allowed in zip(mine[1:], theirs[1:], strict=True))
 
 
-def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:
+def _split_url(url: str) -> tuple[Any, list[str], list[str]] | None:
     """(kind of storage, host and path segments as written, the same decoded); None where a URL plays tricks."""
     scheme, _, rest = url.partition("://")
-    decoded = _decoded(rest)
+    decoded = _unquote_fully(rest)
     kind = _kind(scheme)
     if kind is None or "::" in url or "\\" in decoded or "\0" in decoded or decoded.count("/") != rest.count("/"):
         return None
@@ -191,7 +191,7 @@ def _parts(url: str) -> tuple[Any, list[str], list[str]] | None:
     return kind, [s for s in written if s], [s for s in plain if s]
 
 
-def _decoded(text: str) -> str:
+def _unquote_fully(text: str) -> str:
     while (plain := unquote(text)) != text:
         text = plain
     return text

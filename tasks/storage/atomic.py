@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from tasks.core.strict_json import JsonObject, encoded
+from tasks.core.strict_json import JsonObject, encode_floats
 from tasks.core.units import amount
 from tasks.errors import GiveUpError, JobError
 
@@ -34,7 +34,7 @@ UNWRITABLE = (
 
 def write_json(path: Path, data: object) -> None:
     """Write a file whole or not at all, on disk before it has its name; strict JSON, infinities as {"float": "inf"}."""
-    write_text(path, json.dumps(encoded(data), indent=1, allow_nan=False))
+    write_text(path, json.dumps(encode_floats(data), indent=1, allow_nan=False))
 
 
 def write_text(path: Path, text: str) -> None:

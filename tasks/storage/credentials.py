@@ -66,10 +66,10 @@ class StorageOptions(Mapping[str, Any]):
     def options(self) -> Mapping[str, Any]:
         with self._lock:
             if self._options is None:
-                self._options = self._loaded()
+                self._options = self._load_options()
             return self._options
 
-    def _loaded(self) -> Mapping[str, Any]:
+    def _load_options(self) -> Mapping[str, Any]:
         for load in self._loaders:
             if (options := load(self._name)) is not None:
                 return options
@@ -127,7 +127,7 @@ def _texts(key: str, value: object) -> Iterator[str]:
             yield text
 
 
-def masked(text: str, options: Mapping[str, Any] | None) -> str:
+def mask_secrets(text: str, options: Mapping[str, Any] | None) -> str:
     """The text with *** for the secrets of the options.
 
     >>> masked("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
@@ -143,11 +143,11 @@ def call_masked(options: Mapping[str, Any] | None, function: Callable[..., R], *
     try:
         return function(*args)
     except Exception as error:
-        failure = masked_error(error, options)
+        failure = mask_error(error, options)
     raise failure  # here, where no error is being handled that would be shown as its context
 
 
-def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
+def mask_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """The error itself if it shows no secret, else the same error with *** for secrets and without a cause."""
     try:
         shown = "".join(traceback.format_exception(error)) + repr(error)
@@ -156,10 +156,10 @@ def masked_error(error: Exception, options: Mapping[str, Any] | None) -> Excepti
     except RowmillError:  # looking up the options failed: `error` says so
         return error
     if isinstance(error, RowmillError):
-        parts = {name: masked(getattr(error, name), options) for name in ("where", "why", "do")}
-        return type(error)(masked(error.what, options), **parts)
+        parts = {name: mask_secrets(getattr(error, name), options) for name in ("where", "why", "do")}
+        return type(error)(mask_secrets(error.what, options), **parts)
     return TransientError(
-        masked(f"{type(error).__name__}: {error}", options),
+        mask_secrets(f"{type(error).__name__}: {error}", options),
         why="a remote storage, or its options",
         do="check source.path and the options of the storage; run the same job again",
     )

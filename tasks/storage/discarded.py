@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tasks.errors import DataError
 from tasks.storage.atomic import read_json, write_note
-from tasks.storage.documents import dumped, parsed
+from tasks.storage.documents import dump_document, parse_document
 from tasks.storage.own_files import DISCARDED, SPLITS, WORKFLOW
 
 log = logging.getLogger("rowmill")
@@ -37,14 +37,14 @@ def mark(version: Path, why: str = "", who: str = "") -> bool:
     if is_discarded(version):
         return False
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    write_note(version / DISCARDED, dumped(DiscardMark(who or _me(), when, why, sent="")))
+    write_note(version / DISCARDED, dump_document(DiscardMark(who or _me(), when, why, sent="")))
     return True
 
 
 def mark_announced(version: Path, known: DiscardMark, _server: str = "") -> None:
     """Note in the mark of an output that the Prefect server has heard of it."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_note(version / DISCARDED, dumped(replace(known, sent=now)))
+    write_note(version / DISCARDED, dump_document(replace(known, sent=now)))
 
 
 def unmark(version: Path) -> bool:
@@ -62,10 +62,10 @@ def is_discarded(version: Path) -> bool:
 def read_mark(version: Path) -> DiscardMark | None:
     """Who has taken an output back, when and why; None without a mark. A DataError if the mark is damaged."""
     path = version / DISCARDED
-    return parsed(DiscardMark, read_json(path), path) if is_discarded(version) else None
+    return parse_document(DiscardMark, read_json(path), path) if is_discarded(version) else None
 
 
-def discarded_by(version: Path) -> str:
+def describe_discard(version: Path) -> str:
     """Who has taken an output back, when and why, for people, also where its mark is damaged."""
     try:
         noted = read_mark(version)
@@ -74,17 +74,17 @@ def discarded_by(version: Path) -> str:
     return f"{noted.who} at {noted.when}{f': {noted.why}' if noted.why else ''}" if noted else ""
 
 
-def marked_folder(folder: Path) -> Path | None:
+def find_marked_folder(folder: Path) -> Path | None:
     """The folder that has the mark of an output that was taken back: itself, or that around a split or a fitted
     workflow; None for an output that was not."""
     around = [folder.parent] if folder.name in (*SPLITS, WORKFLOW) else []
     return next((one for one in (folder, *around) if is_discarded(one)), None)
 
 
-def discarded_line(folder: Path) -> str:
+def make_discard_line(folder: Path) -> str:
     """The sentence on an output that was taken back, for those who only look at it; "" for one that was not."""
-    marked = marked_folder(folder)
-    return f"{marked} was discarded by {discarded_by(marked)}" if marked else ""
+    marked = find_marked_folder(folder)
+    return f"{marked} was discarded by {describe_discard(marked)}" if marked else ""
 
 
 def check_discarded(version: Path, named: Path) -> None:
@@ -93,7 +93,7 @@ def check_discarded(version: Path, named: Path) -> None:
     `named` is the path of the user, `version` the folder behind it. A DataError for the name of an output of
     several versions, all of whose good ones were taken back: `_latest` names such a version only then.
     """
-    marked = marked_folder(version)
+    marked = find_marked_folder(version)
     if marked is None:
         return
     if version != named and marked.parent == named:

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tasks.core.dtypes import parse_dtype
 from tasks.core.schema import ROW, check_names
-from tasks.core.strict_json import JsonObject, decoded, encoded
+from tasks.core.strict_json import JsonObject, decode_floats, encode_floats
 from tasks.core.versions import stable_json
 from tasks.errors import DataError, RowmillError
 
@@ -58,8 +58,8 @@ def _moment(text: str) -> str:
 Model = TypeVar("Model")
 Number = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
-Value = Annotated[Any, BeforeValidator(decoded)]
-Figure = Annotated[float, BeforeValidator(decoded)]
+Value = Annotated[Any, BeforeValidator(decode_floats)]
+Figure = Annotated[float, BeforeValidator(decode_floats)]
 TypeName = Annotated[str, AfterValidator(_type_name)]
 Inside = Annotated[str, AfterValidator(_inside)]
 TableName = Annotated[str, AfterValidator(_table_name)]
@@ -105,37 +105,37 @@ def _adapter(model: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-def parsed(model: type[Model], data: object, path: Path, field: str = "") -> Model:
+def parse_document(model: type[Model], data: object, path: Path, field: str = "") -> Model:
     """The content of a file as its model; a DataError that names the file and each field that is not what rowmill
     writes. `field`: where `data` stands in the file."""
     try:
         text = json.dumps(data, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError) as error:
-        raise damaged(path, field, str(error)) from None
+        raise make_damage_error(path, field, str(error)) from None
     try:
         document: Model = _adapter(model).validate_json(text, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
-        lines = [f"{_place(field, problem['loc'])}: {problem['msg']}" for problem in problems]
+        lines = [f"{_format_location(field, problem['loc'])}: {problem['msg']}" for problem in problems]
         shown = list(dict.fromkeys(lines))[:5]
         more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
-        raise damaged(path, shown[0].partition(":")[0], "; ".join(shown) + more) from None
+        raise make_damage_error(path, shown[0].partition(":")[0], "; ".join(shown) + more) from None
     return document
 
 
-def dumped(document: Any) -> JsonObject:
+def dump_document(document: Any) -> JsonObject:
     """A document that is a dataclass as strict JSON, in the order of its fields."""
-    data: JsonObject = encoded(asdict(document))
+    data: JsonObject = encode_floats(asdict(document))
     return data
 
 
-def damaged(path: Path, field: str, why: str) -> DataError:
+def make_damage_error(path: Path, field: str, why: str) -> DataError:
     """The error for a file in which a field is not right."""
     where = f"{path}: {field}" if field else str(path)
     return DataError(f"{path.name} is damaged", where=where, why=why, do=RESTORE)
 
 
-def _place(field: str, loc: tuple[int | str, ...]) -> str:
+def _format_location(field: str, loc: tuple[int | str, ...]) -> str:
     """`graph[3].op`: where a problem stands, without what pydantic calls the choices."""
     text = field
     for part in loc:
@@ -148,7 +148,7 @@ def check_columns(columns: list[dict[str, Any]], path: Path, field: str) -> None
     try:
         check_names([column["name"] for column in columns if column["name"] != ROW], str(path))
     except DataError as error:
-        raise damaged(path, field, error.what) from None
+        raise make_damage_error(path, field, error.what) from None
 
 
 def seal(data: JsonObject) -> dict[str, Any]:

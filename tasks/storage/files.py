@@ -28,11 +28,11 @@ import pyarrow as pa
 from tasks.core.plan import File
 from tasks.errors import DataError, JobError, NoInputError, few, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
-from tasks.storage.credentials import masked
+from tasks.storage.credentials import mask_secrets
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
-from tasks.storage.documents import damaged
+from tasks.storage.documents import make_damage_error
 from tasks.storage.lake_tables import refuse_in_table, refuse_remote_log, refuse_remote_table, refuse_table_with
-from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, described_by, output_of, read_latest
+from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, find_description, output_of, read_latest
 from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
@@ -196,7 +196,7 @@ def _visible(relative: str) -> bool:
 def _expand_local(path: str) -> list[File]:
     forget_folders()
     try:
-        files = [file_of(name) for name in sorted(_names(path), key=os.fsencode)]
+        files = [file_of(name) for name in sorted(_list_local_names(path), key=os.fsencode)]
         outputs = {folder: output_of(folder) for folder in {os.path.dirname(file.path) for file in files}}
         sizes = {file.path: file.size for file in files}
         for output in sorted({output for output in outputs.values() if output}):
@@ -220,7 +220,7 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
     try:
         manifest = json.loads(Path(folder, MANIFEST).read_bytes())
     except (ValueError, RecursionError):
-        raise damaged(
+        raise make_damage_error(
             Path(folder, MANIFEST), "", "it is not JSON: which files are of this output is not known"
         ) from None
     parts = manifest.get("parts") if isinstance(manifest, dict) else None
@@ -259,7 +259,7 @@ def _means(path: str, file: str) -> bool:
     return any(one.match(path) for one in (PurePath(file), *PurePath(file).parents))
 
 
-def _names(path: str) -> Iterator[str]:
+def _list_local_names(path: str) -> Iterator[str]:
     if os.path.isdir(path):
         check_discarded(Path(path), Path(path))
         refuse_in_table(path)
@@ -352,7 +352,7 @@ def _newest(folder: str) -> str:
         return folder
     version = os.path.join(folder, name)
     if not name or os.sep in name or "\0" in name or not os.path.isdir(version):
-        if not any(map(described_by, Path(folder).glob("v[0-9]*"))):
+        if not any(map(find_description, Path(folder).glob("v[0-9]*"))):
             return folder
         raise DataError(
             f"{LATEST} names no version of this output",
@@ -367,7 +367,7 @@ def _newest(folder: str) -> str:
 def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
     fs, path = _remote(url, options)
     try:
-        return _listed(fs, path, url)
+        return _list_remote_files(fs, path, url)
     except DataError:
         raise
     except Exception as error:  # every storage has errors of its own
@@ -389,22 +389,22 @@ def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
         do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
     except Exception as error:
         raise _unreachable(url, error, options) from None
-    raise JobError("the storage cannot be used", where=url, why=masked(why, options), do=do)
+    raise JobError("the storage cannot be used", where=url, why=mask_secrets(why, options), do=do)
 
 
 def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> DataError:
     return DataError(
         "the storage cannot be read",
         where=url,
-        why=masked(f"{type(error).__name__}: {error}", options),
+        why=mask_secrets(f"{type(error).__name__}: {error}", options),
         do="check the URL, the network, and the options that source.storage_options names",
     )
 
 
-def _listed(fs: Any, path: str, url: str) -> list[File]:
+def _list_remote_files(fs: Any, path: str, url: str) -> list[File]:
     fs.invalidate_cache()  # drops earlier listings of this process
     if any(c in url for c in "*?[") and not fs.exists(path):
-        infos = _matched(fs, path)
+        infos = _match_remote_pattern(fs, path)
     elif fs.isfile(path):
         infos = {path: fs.info(path)}
     elif fs.exists(path):
@@ -416,7 +416,7 @@ def _listed(fs: Any, path: str, url: str) -> list[File]:
     return [remote_file(fs.unstrip_protocol(name), infos[name]) for name in sorted(names, key=str.encode)]
 
 
-def _matched(fs: Any, pattern: str) -> dict[str, dict[str, Any]]:
+def _match_remote_pattern(fs: Any, pattern: str) -> dict[str, dict[str, Any]]:
     """What `_matches` finds of a local pattern, of a storage: name and description of each file."""
     matches = {name: info for name, info in fs.glob(pattern, detail=True).items() if _meant(name, pattern)}
     files = {name: info for name, info in matches.items() if info["type"] == "file"}
@@ -465,7 +465,7 @@ def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = N
             try:
                 now = file_of(file.path)
             except OSError as error:
-                raise _gone(file, error.strerror or str(error)) from None
+                raise _make_missing_file_error(file, error.strerror or str(error)) from None
             raise_changed(file, now)
     if remote:
         with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(remote))) as threads:
@@ -473,7 +473,7 @@ def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = N
                 raise_changed(file, now)
 
 
-def _gone(file: File, why: str) -> DataError:
+def _make_missing_file_error(file: File, why: str) -> DataError:
     return DataError(
         "a source file disappeared during the run",
         where=file.path,
@@ -533,7 +533,7 @@ def _exactly(fs: Any, name: str) -> BinaryIO:
 
 
 @contextmanager
-def checked_name(file: File) -> Iterator[str]:
+def open_planned_path(file: File) -> Iterator[str]:
     """A name of an open local file that was compared with the plan, for readers that open files by name: it leads to
     this file even if another file takes its path."""
     with open_binary(file) as opened:
@@ -651,6 +651,6 @@ def unreadable(path: str, error: Exception, options: Mapping[str, Any] | None = 
     return DataError(
         "a file cannot be read",
         where=path,
-        why=masked(str(error).split("\n")[0] or type(error).__name__, options),
+        why=mask_secrets(str(error).split("\n")[0] or type(error).__name__, options),
         do="check that it is whole and that this user may read it, or leave it out of source.path",
     )

@@ -34,7 +34,7 @@ def note_into(folder: Path) -> None:
 
 
 @contextmanager
-def noted(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
+def note_activity(options: Mapping[str, Any], *paths: str) -> Iterator[None]:
     """Note that this thread reads these files, or does what begins with `RAN`, in a small file that is removed when the
     block ends.
 
@@ -75,11 +75,11 @@ def doing(notes: Sequence[str]) -> str:
     ('while it read /data/a.parquet; while it ran mine:f of partition 0', '')
     """
     files = [note for note in notes if not note.startswith(RAN)]
-    parts = [*([f"read {listed(files)}"] if files else []), *(note for note in notes if note.startswith(RAN))]
+    parts = [*([f"read {format_files(files)}"] if files else []), *(note for note in notes if note.startswith(RAN))]
     return "; ".join(f"while it {part}" for part in parts[:5])
 
 
-def listed(files: Sequence[str]) -> str:
+def format_files(files: Sequence[str]) -> str:
     """A few of the files, for a message."""
     return few(files, 5)
 
@@ -122,10 +122,10 @@ def open_output(folder: Path, manifest: JsonObject) -> OpenFolder:
             if read_json(opened.path / MANIFEST) == manifest:
                 opened.folder = folder
                 return opened
-    raise gone(folder)
+    raise make_output_gone_error(folder)
 
 
-def gone(folder: Path) -> DataError:
+def make_output_gone_error(folder: Path) -> DataError:
     """The error for a reader whose output was replaced longer ago than `run.keep_replaced`, or removed."""
     return DataError(
         "the output that is read is gone",

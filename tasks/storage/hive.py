@@ -76,7 +76,7 @@ def _instead(dtype: pa.DataType) -> str:
     return "Categorify makes ids of values" if not pa.types.is_list(dtype) else "a list has no single value"
 
 
-def stored(schema: Schema, names: Sequence[str]) -> Schema:
+def drop_folder_columns(schema: Schema, names: Sequence[str]) -> Schema:
     """The columns that are in the files themselves."""
     return Schema(column for name, column in schema.items() if name not in names)
 
@@ -175,14 +175,14 @@ def advice(parts: Sequence[Mapping[str, Any]], files: int) -> str:
 # Reading
 
 
-def named_columns(
+def parse_folder_columns(
     paths: Sequence[str], sources: Sequence[str], missing: str | None = None
 ) -> dict[str, list[str | None]]:
     """Column -> its value for each file, from the names of folders below the sources; `missing` without such a folder.
 
-    >>> named_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
+    >>> parse_folder_columns(["/d/day=1/a.csv", "/d/day=%2Bx/b.csv"], ["/d"])
     {'day': ['1', '+x']}
-    >>> named_columns(["/d/day=1/a.csv"], ["/d/day=1/a.csv"])
+    >>> parse_folder_columns(["/d/day=1/a.csv"], ["/d/day=1/a.csv"])
     {}
     """
     bases = sorted((_base(source) for source in sources), key=len, reverse=True)
@@ -221,7 +221,7 @@ def column_of(name: str, values: Sequence[str | None], declared: str | None) -> 
     return Column(name, pa.string())
 
 
-def typed(values: Sequence[str | None], dtype: pa.DataType, declared: bool = False) -> pa.Array:
+def convert_folder_values(values: Sequence[str | None], dtype: pa.DataType, declared: bool = False) -> pa.Array:
     """Values of folders' names as their column's type; a DataError for a value that is not of this type."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     distinct = pa.concat_arrays([constant(value, dtype, 1, declared) for value in places])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tasks.core.strict_json import JsonObject
 from tasks.storage.atomic import read_json, read_record
 from tasks.storage.discarded import is_discarded
-from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, WORKFLOW, described_by, versions_of
+from tasks.storage.own_files import CHANGES, FITTED, MANIFEST, WORKFLOW, find_description, versions_of
 
 
 class BaseNote(NamedTuple):
@@ -52,7 +52,7 @@ class PublishedOutput:
     @cached_property
     def manifest(self) -> JsonObject:
         """What its manifest, or that of its train, says; {} without one."""
-        described = described_by(self.path)
+        described = find_description(self.path)
         return read_record(described) if described and described.name == MANIFEST else {}
 
     @cached_property

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tasks.core.strict_json import JsonObject
 from tasks.storage.checksum import digest as digest_of
-from tasks.storage.documents import damaged
+from tasks.storage.documents import make_damage_error
 from tasks.storage.signature import is_signed
 
 MANIFEST = "_manifest.json"
@@ -76,7 +76,7 @@ class Known:
     is_same: Callable[[Path], bool] | None
 
 
-def described_by(folder: Path) -> Path | None:
+def find_description(folder: Path) -> Path | None:
     """The file that says what an output or a fitted workflow is: `_manifest.json`, that of `train`, or `workflow.json`;
     None for any other folder."""
     places = (folder / MANIFEST, folder / SPLITS[0] / MANIFEST, folder / FITTED)
@@ -107,7 +107,7 @@ def current(folder: Path) -> Path:
     if name is None:
         return folder
     if not VERSION.fullmatch(name):
-        raise damaged(folder / LATEST, "", f"{name[:100]!r} is not a version in this folder")
+        raise make_damage_error(folder / LATEST, "", f"{name[:100]!r} is not a version in this folder")
     return folder / name
 
 
@@ -137,17 +137,17 @@ def versions_of(folder: Path) -> list[Path]:
 def _digest_of_manifest(version: Path) -> str:
     """The digest that the manifest of a version, or of its train, names; empty where it has none, or is closed."""
     try:
-        described = described_by(version)
+        described = find_description(version)
         if described is None or described.name != MANIFEST:
             return ""
         status = described.stat()
     except OSError:
         return ""
-    return _noted_digest(described, status.st_mtime_ns, status.st_size, status.st_ino)
+    return _read_cached_digest(described, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @lru_cache(maxsize=10_000)
-def _noted_digest(manifest: Path, _changed: int, _size: int, _inode: int) -> str:
+def _read_cached_digest(manifest: Path, _changed: int, _size: int, _inode: int) -> str:
     return str(_json(manifest).get("digest", ""))
 
 
@@ -159,7 +159,7 @@ def _warn_of_copy(version: Path, first: Path) -> None:
 
 def own_output(target: Path) -> bool:
     """True if the folder has files that rowmill wrote and no others."""
-    known = known_files(target)
+    known = list_expected_files(target)
     return bool(known) and next(strangers(target, known), None) is None
 
 
@@ -172,10 +172,10 @@ def lacking(root: Path) -> list[str]:
         path = root / name
         return is_needed and (not path.is_file() or known.nbytes not in (None, path.stat().st_size))
 
-    return sorted(name for name, known in known_files(root).items() if is_lacking(name, known))
+    return sorted(name for name, known in list_expected_files(root).items() if is_lacking(name, known))
 
 
-def known_files(root: Path) -> dict[str, Known]:
+def list_expected_files(root: Path) -> dict[str, Known]:
     """The files that an output, a fitted workflow or a folder of versions should have, by their paths in it."""
     if (root / LATEST).is_file():
         drafts = [
@@ -187,10 +187,10 @@ def known_files(root: Path) -> dict[str, Known]:
         known = {name: Known(None, 0, None) for name in drafts}
         for version in _folders(root):
             if VERSION.fullmatch(version.name):
-                known |= _below(version.name, known_files(version))
+                known |= _below(version.name, list_expected_files(version))
         return known
     if _is_output(root / SPLITS[0]):
-        known = {name: _report(_finished(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
+        known = {name: _report(_read_finish_time(root / SPLITS[0] / MANIFEST)) for name in REPORTS}
         known |= _notes_of(root)
         for folder in _folders(root):
             if folder.name in SPLITS:
@@ -214,7 +214,7 @@ def _notes_of(root: Path) -> dict[str, Known]:
 
 def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str]:
     """The paths in the folder of files, links and empty folders that rowmill did not write, or that were changed."""
-    known = known_files(root) if known is None else known
+    known = list_expected_files(root) if known is None else known
     parents = {str(parent) for name in known for parent in Path(name).parents}
     for folder, folders, files in os.walk(root):
         here = Path(folder)
@@ -238,7 +238,7 @@ def splits_of(root: Path) -> tuple[str, ...]:
 
 def remove_output(root: Path) -> list[str]:
     """Remove the files that rowmill wrote, the manifest last; returns the paths of all others, which stay."""
-    known = known_files(root)
+    known = list_expected_files(root)
     foreign = list(strangers(root, known))
     for name in sorted(
         known.keys() - {*foreign}, key=lambda name: (Path(name).name in (MANIFEST, FITTED, LATEST), name)
@@ -299,7 +299,7 @@ def _json(path: Path) -> JsonObject:
     return data if isinstance(data, dict) else {}
 
 
-def _finished(note: Path) -> int:
+def _read_finish_time(note: Path) -> int:
     try:
         return note.stat().st_mtime_ns
     except OSError:
@@ -309,7 +309,7 @@ def _finished(note: Path) -> int:
 def _of_output(folder: Path) -> dict[str, Known]:
     """The files of an output: parts, footers, reports, the manifest itself and the fitted workflow in it."""
     data = _json(folder / MANIFEST)
-    finished = _finished(folder / MANIFEST)
+    finished = _read_finish_time(folder / MANIFEST)
     known = {MANIFEST: Known(None, finished, None), **{name: _report(finished) for name in REPORTS}}
     known[GATE] = Known(None, finished, _is_our_gate)
     for part in [*_records(data, "parts"), *_records(data, "footers"), *_records(data, "profile")]:
@@ -329,7 +329,7 @@ def _records(data: JsonObject, section: str) -> list[JsonObject]:
 
 def _of_workflow(folder: Path) -> dict[str, Known]:
     """The files of a fitted workflow: the graph, the state, its tables and the README."""
-    finished = _finished(folder / FITTED)
+    finished = _read_finish_time(folder / FITTED)
     noted = _json(folder / FITTED)
     digest = noted.get("state")
     readme = noted.get("readme")

@@ -15,7 +15,7 @@ from tasks.errors import DataError, JobError
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json, read_record, write_note
 from tasks.storage.discarded import is_discarded
-from tasks.storage.documents import Number, dumped, parsed
+from tasks.storage.documents import Number, dump_document, parse_document
 from tasks.storage.files_being_read import without_readers
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, is_work_of, until_of
@@ -32,7 +32,7 @@ def publish(staging: Staging, output: Output, anew: bool = False) -> Path:
     `anew`: it learns from the beginning, since every version of its base was taken back. Nights that were removed
     before are in none of its ids: they count as missing from now on.
     """
-    if anew and (lost := _noted(staging.target)):
+    if anew and (lost := _read_removed_or_warn(staging.target)):
         log.warning(
             "the ids begin anew: %s night(s) that output.keep_versions has removed are not among them, and count as "
             "missing",
@@ -64,7 +64,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     counted = list[Path]()
     for version in own_files.versions_of(root):
         try:
-            if own_files.described_by(version):
+            if own_files.find_description(version):
                 there.append(version)
                 if lacks := own_files.lacking(version):
                     log.warning("%s does not count as a version: %s is missing or cut off", version, lacks[0])
@@ -92,7 +92,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class RemovedNight:
+class RemovedVersion:
     """The night of a version that was removed, as its manifest had it."""
 
     version: str
@@ -106,22 +106,22 @@ class RemovedNight:
 class Removed:
     """The nights of the versions that were removed from an output, the oldest removal first."""
 
-    nights: list[RemovedNight]
+    nights: list[RemovedVersion]
     format: Number
 
 
-def removed_nights(root: Path) -> list[RemovedNight]:
+def read_removed_versions(root: Path) -> list[RemovedVersion]:
     """The nights of the versions that `drop_versions` has removed from an output, the oldest removal first. A DataError
     if the note is damaged."""
     path = root / REMOVED
     content = read_json(path)
-    return [] if content is None and not path.exists() else parsed(Removed, content, path).nights
+    return [] if content is None and not path.exists() else parse_document(Removed, content, path).nights
 
 
-def _noted(root: Path) -> list[RemovedNight]:
-    """As `removed_nights`, and a warning where the note is damaged: it is about to be written anew."""
+def _read_removed_or_warn(root: Path) -> list[RemovedVersion]:
+    """As `read_removed_versions`, and a warning where the note is damaged: it is about to be written anew."""
     try:
-        return removed_nights(root)
+        return read_removed_versions(root)
     except DataError as error:
         log.warning("%s is written anew: %s", root / REMOVED, error.what)
         return []
@@ -129,14 +129,14 @@ def _noted(root: Path) -> list[RemovedNight]:
 
 def _note_removed(version: Path) -> None:
     """Note the night of a version that is about to be removed."""
-    nights = [night for night in _noted(version.parent) if night.version != version.name]
-    described = own_files.described_by(version)
+    nights = [night for night in _read_removed_or_warn(version.parent) if night.version != version.name]
+    described = own_files.find_description(version)
     content = read_record(described) if described else {}
     dated = content.get("dated")
     dated = dated if isinstance(dated, dict) else {}
     of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}
-    night = RemovedNight(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
-    write_note(version.parent / REMOVED, dumped(Removed([*nights, night], 1)))
+    night = RemovedVersion(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
+    write_note(version.parent / REMOVED, dump_document(Removed([*nights, night], 1)))
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ def leftovers(paths: Sequence[Path]) -> list[Leftover]:
         for folder in (*beside, *([path] if BESIDE.match(path.name) else []), *_inside(path)):
             match = BESIDE.match(folder.name)
             if match and folder.is_dir() and not folder.is_symlink():
-                alone = folder.name if until_of(folder) is not None or _noted_target(folder) else ""
-                target = _noted_target(folder) or folder.parent / match["name"]
+                alone = folder.name if until_of(folder) is not None or _read_target(folder) else ""
+                target = _read_target(folder) or folder.parent / match["name"]
                 by_target.setdefault((target, alone), set()).add(folder)
     return [_leftover(target, tuple(sorted(folders))) for (target, _), folders in sorted(by_target.items())]
 
@@ -213,7 +213,7 @@ def remove(leftover: Leftover) -> Removal:
     if leftover.until is not None:
         strangers = own_files.remove_output(leftover.folders[0])
         why = f"it holds {strangers[0]}, which rowmill did not write" if strangers else ""
-        return Removal(leftover.nbytes - _measured(leftover.folders)[0], "", why)
+        return Removal(leftover.nbytes - _measure_folders(leftover.folders)[0], "", why)
     staging = _staging_of(leftover)
     strangers = [name for folder in leftover.folders for name in own_files.foreign_work(folder)]
     if strangers:
@@ -222,13 +222,13 @@ def remove(leftover: Leftover) -> Removal:
         own_files.remove_work(leftover.folders[0])
     else:
         try:
-            with staging.locked():
+            with staging.hold_lock():
                 staging.clean()
         except JobError as error:
             return Removal(0, "", f"{error.what}: {error.why}")
-    freed = leftover.nbytes - _measured(leftover.folders)[0]
+    freed = leftover.nbytes - _measure_folders(leftover.folders)[0]
     if staging.mended:  # what was moved into its place is not free
-        freed = max(freed - _measured([staging.target])[0], 0)
+        freed = max(freed - _measure_folders([staging.target])[0], 0)
     left = [folder for folder in leftover.folders if folder.exists()]
     why = ""
     if left and (left[0] / own_files.OUTBOX).exists():
@@ -239,7 +239,7 @@ def remove(leftover: Leftover) -> Removal:
     return Removal(freed, staging.mended, why)
 
 
-def _noted_target(folder: Path) -> Path | None:
+def _read_target(folder: Path) -> Path | None:
     """The target of a folder under a scratch folder; None where its note names another one."""
     note = read_json(folder / "target.json")
     target = Path(note["target"]) if isinstance(note, dict) and isinstance(note.get("target"), str) else None
@@ -247,7 +247,7 @@ def _noted_target(folder: Path) -> Path | None:
 
 
 def _staging_of(leftover: Leftover) -> Staging:
-    noted = _noted_target(leftover.folders[0])
+    noted = _read_target(leftover.folders[0])
     return Staging(leftover.target, leftover.folders[0].parent if noted else None)
 
 
@@ -260,12 +260,12 @@ def _inside(path: Path) -> Iterator[Path]:
 
 
 def _leftover(target: Path, folders: tuple[Path, ...]) -> Leftover:
-    nbytes, touched = _measured(folders)
+    nbytes, touched = _measure_folders(folders)
     until = until_of(folders[0])
     return Leftover(target, folders, nbytes, max(time.time() - touched, 0.0), until)
 
 
-def _measured(folders: Sequence[Path]) -> tuple[int, float]:
+def _measure_folders(folders: Sequence[Path]) -> tuple[int, float]:
     """(bytes, time of the last change) of all files in the folders."""
     nbytes = 0
     touched = 0.0

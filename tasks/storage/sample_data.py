@@ -20,7 +20,7 @@ def marker(folder: Path) -> JsonObject:
     return read_record(folder / MARKER)
 
 
-def made_up(paths: Iterable[str]) -> list[JsonObject]:
+def find_sample_folders(paths: Iterable[str]) -> list[JsonObject]:
     """The folders among those of the files that hold look-alike data: path, and name, rows and seed of the sample."""
     folders = list(dict.fromkeys(str(Path(path).parent) for path in paths if not is_remote(path)))[:MOST_FOLDERS]
     return [
@@ -30,10 +30,10 @@ def made_up(paths: Iterable[str]) -> list[JsonObject]:
     ]
 
 
-def made_up_text(samples: Sequence[Mapping[str, Any]]) -> str:
+def describe_sample_data(samples: Sequence[Mapping[str, Any]]) -> str:
     """One line about the look-alike data among the sources: `NAMED` of them, and how many more there are.
 
-    >>> made_up_text([{"path": "data/toy", "name": "toy", "rows": 1000, "seed": 0}])
+    >>> describe_sample_data([{"path": "data/toy", "name": "toy", "rows": 1000, "seed": 0}])
     'look-alike data of toy (1000 rows, seed 0) in data/toy'
     """
     texts = [

@@ -23,7 +23,7 @@ from tasks.errors import JobError
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.atomic import lock_if_possible, no_space, remove_partials
 from tasks.storage.files import is_remote, local_path, refuse_inside
-from tasks.storage.own_files import LATEST, described_by
+from tasks.storage.own_files import LATEST, find_description
 from tasks.storage.staging import Staging
 
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -63,14 +63,14 @@ class Sidecar:
     def check(self) -> None:
         """A JobError unless nothing is at the path, or a file that an earlier run wrote. Writes nothing."""
         check_path(self.path, self.key)
-        with _opened_folder(self, make=False) as folder:
+        with _open_folder(self, make=False) as folder:
             if folder is not None:
                 _check_present(self, folder)
 
     @contextmanager
     def replace(self) -> Iterator[BinaryIO]:
         """Write the file as a whole: it has its name when the block ends, and is removed if the block fails."""
-        with no_space(self.path), _opened_folder(self, make=True) as folder:
+        with no_space(self.path), _open_folder(self, make=True) as folder:
             assert folder is not None
             _check_present(self, folder)
             remove_partials(Path(f"/proc/self/fd/{folder}") / self.path.name)
@@ -89,7 +89,7 @@ class Sidecar:
 
     def append(self, data: bytes) -> None:
         """Append to the file, or create it; what was written of `data` is removed again where the disk is full."""
-        with no_space(self.path), _opened_folder(self, make=True) as folder:
+        with no_space(self.path), _open_folder(self, make=True) as folder:
             assert folder is not None
             _check_kind(self, folder)  # to open some devices does something already
             with _open_present(self, folder, os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
@@ -155,7 +155,7 @@ def _check_outside_run(file: Sidecar, staging: Staging) -> None:
 
 def _check_outside_outputs(file: Sidecar) -> None:
     for folder in file.real.parents:
-        if described_by(folder) is not None or (folder / LATEST).is_file():
+        if find_description(folder) is not None or (folder / LATEST).is_file():
             raise JobError(
                 f"the file of {file.key} is inside another output",
                 where=file.where,
@@ -165,7 +165,7 @@ def _check_outside_outputs(file: Sidecar) -> None:
 
 
 @contextmanager
-def _opened_folder(file: Sidecar, make: bool) -> Iterator[int | None]:
+def _open_folder(file: Sidecar, make: bool) -> Iterator[int | None]:
     """A handle of the folder, each part of its path opened without following links; None if it does not exist."""
     handle = os.open("/", FOLDER)
     try:

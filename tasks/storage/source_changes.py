@@ -32,10 +32,10 @@ def file_of(path: str) -> File:
     real = (
         os.path.realpath(path) if linked else os.path.join(_real_folder(os.path.dirname(path)), os.path.basename(path))
     )
-    return _recorded(path, status, real)
+    return _make_file(path, status, real)
 
 
-def _recorded(path: str, status: os.stat_result, real: str) -> File:
+def _make_file(path: str, status: os.stat_result, real: str) -> File:
     elsewhere = "" if real == path else real
     return File(path, status.st_size, status.st_mtime_ns, "", status.st_ino, status.st_ctime_ns, elsewhere)
 
@@ -60,7 +60,7 @@ def check_opened(file: File, descriptor: int) -> None:
         return
     leads = leads_to(descriptor, file.path)
     check_path(leads, "source.path")
-    raise_changed(file, _recorded(file.path, os.fstat(descriptor), leads))
+    raise_changed(file, _make_file(file.path, os.fstat(descriptor), leads))
 
 
 def remote_file(path: str, info: Mapping[str, Any]) -> File:

@@ -86,7 +86,7 @@ class Staging:
         """The replaced outputs that are still here, the newest last."""
         replaced = [
             (until, path)
-            for path in self.target.parent.glob(f"{_escaped(self.old.name)}-*")
+            for path in self.target.parent.glob(f"{_escape_pattern(self.old.name)}-*")
             if (until := until_of(path)) is not None
         ]
         return [path for _, path in sorted(replaced)]
@@ -129,12 +129,12 @@ class Staging:
         if on_existing == "version" and (self.target / LATEST).is_dir():
             do = "move it away: it is to be a file with the name of a version"
             raise JobError(f"{LATEST} of the output is a folder", where=str(self.target / LATEST), do=do)
-        if on_existing == "version" and own_files.described_by(self.target) is not None:
+        if on_existing == "version" and own_files.find_description(self.target) is not None:
             do = "choose another output.path, or move its files into a folder v0001 inside it"
             raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)
         if on_existing == "replace":
             inode = _inode(self.target)
-            known = own_files.known_files(self.target)
+            known = own_files.list_expected_files(self.target)
             strangers = [name for name, _ in zip(own_files.strangers(self.target, known), range(3), strict=False)]
             if (strangers or not known) and _inode(self.target) != inode:
                 self.check(on_existing)  # another run replaced it meanwhile: `strangers` mixes both
@@ -345,13 +345,13 @@ class Staging:
             if left := own_files.remove_work(folder, spare=lambda path: path.startswith(spared)):
                 log.warning("%s stays: %s in it was not written by rowmill", folder, left[0])
 
-    def owned_by(self, owner: str) -> bool:
+    def is_owned_by(self, owner: str) -> bool:
         """True if the lock is this owner's: the work of a dead flow stops once another flow has the lock."""
         return read_record(self.lock).get("id") == owner
 
     def check_owner(self, owner: str) -> None:
         """A GiveUpError if another run has the lock: this run gave no sign of life for too long."""
-        if owner and not self.owned_by(owner):
+        if owner and not self.is_owned_by(owner):
             raise GiveUpError(
                 "another run took over",
                 where=str(self.target),
@@ -361,10 +361,10 @@ class Staging:
 
     def in_use(self) -> bool:
         """True while a run has the lock that lives, or showed a sign of life within `STALE_SECONDS`."""
-        return self.lock.exists() and not _gone(read_record(self.lock), self.lock)
+        return self.lock.exists() and not _is_dead(read_record(self.lock), self.lock)
 
     @contextmanager
-    def locked(self, wait: bool = False) -> Iterator[str]:
+    def hold_lock(self, wait: bool = False) -> Iterator[str]:
         """Lock the target while the block runs. An owner is dead if its process is, or after a minute of silence."""
         owner = _me(self.target)
         self.resumes = self.has_remains
@@ -384,7 +384,7 @@ class Staging:
             self._let_go(owner["id"])
 
     def _let_go(self, owner: str) -> None:
-        if self.owned_by(owner):
+        if self.is_owned_by(owner):
             for left in self.beside.glob("lock.*"):  # drafts of processes that were killed; a live one makes it again
                 left.unlink(missing_ok=True)
             self.lock.unlink(missing_ok=True)
@@ -432,7 +432,7 @@ class Staging:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             owner = read_record(path)
-            if path.exists() and not _gone(owner, path):
+            if path.exists() and not _is_dead(owner, path):
                 return owner
             aside = path.with_name(f"lock.{uuid.uuid4().hex}.stale")
             with suppress(FileNotFoundError):
@@ -458,7 +458,7 @@ def _digest_of(target: Path) -> str:
     return hashlib.sha256(os.fsencode(target)).hexdigest()[:12]
 
 
-def _escaped(name: str) -> str:
+def _escape_pattern(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
@@ -567,7 +567,7 @@ def _beat(handle: int, stop: threading.Event) -> None:
             return
 
 
-def _gone(owner: JsonObject, path: Path) -> bool:
+def _is_dead(owner: JsonObject, path: Path) -> bool:
     """True if the owner of a lock is dead: its process has ended, or, where process numbers do not tell, there was no
     sign of life for a minute."""
     if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():

@@ -522,7 +522,7 @@ def read_as_drafted(path: Path) -> Table:
     plan = seen.data.plan
     texts = Schema(replace(column, dtype=pa.string()) for column in plan.schema.columns)
     data = seen.data.in_types(replace(plan, schema=texts))
-    table = libraries.decoded(read(data.handle, Partition(0, data.plan.blocks), [*texts]))
+    table = libraries.decode_dictionaries(read(data.handle, Partition(0, data.plan.blocks), [*texts]))
     is_named = seen.layout.get("header", True) or LABELS in table.column_names
     names = tuple(table.column_names) if is_named else None
     return names, tuple(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -23,8 +23,8 @@ from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.graph.partition_work import Work
 from tasks.graph.saved_workflow import FittedNotes, save_fitted
-from tasks.stages.without_prefect import sent
-from tasks.workflow import Workflow, transformed
+from tasks.stages.without_prefect import prepare_for_workers
+from tasks.workflow import Workflow, transform_partition
 
 FIRST = 3  # id of the first value: padding, null and one bucket for what is not known stand before it
 RANGES = 64  # that the ids are checked in
@@ -36,14 +36,14 @@ def saved(workflow: Workflow, pool: Pool, folder: Path) -> float:
     start = time.perf_counter()
     if isinstance(pool, DaskPool):
         assert workflow.schema is not None
-        save_fitted(workflow.final, workflow.schema, workflow._fitted(), folder, FittedNotes())
+        save_fitted(workflow.final, workflow.schema, workflow._require_state(), folder, FittedNotes())
     return round(time.perf_counter() - start, 3)
 
 
 def work_of(workflow: Workflow, data: Dataset, engine: str, pool: Pool, folder: Path) -> Work:
     """What the tasks over a data set share."""
-    work = Work(data.handle, workflow.final, data.schema, engine, workflow._fitted())
-    return sent(work, folder, pool)
+    work = Work(data.handle, workflow.final, data.schema, engine, workflow._require_state())
+    return prepare_for_workers(work, folder, pool)
 
 
 def encode(pool: Pool, work: Work, partitions: list[Partition]) -> int:
@@ -53,7 +53,7 @@ def encode(pool: Pool, work: Work, partitions: list[Partition]) -> int:
 
 def _encoded(work: Work, partition: Partition) -> int:
     with engines.computing(work.engine, partition.nbytes):
-        rows = work.kernels.length(transformed(work, partition))
+        rows = work.kernels.length(transform_partition(work, partition))
         engines.synchronize()
         return rows
 
@@ -108,7 +108,7 @@ def _in_each_process(pool: Pool, function: Callable[..., Any], *arguments: Any) 
 def _counted(shared: tuple[Work, str, int], partition: Partition) -> int:
     work, run, size = shared
     with engines.computing(work.engine, partition.nbytes):
-        made = transformed(work, partition)
+        made = transform_partition(work, partition)
         ids, valid = work.kernels.numbers(made["c"])
         assert valid is None, "an id is null"
         assert 0 <= int(ids.min()) <= int(ids.max()) < size, "an id is outside of the vocabulary"

@@ -56,7 +56,7 @@ def recorded(client: Any) -> Iterator[dict[str, Any]]:
         return
     before = client.run(_begin)
     try:
-        with monitor.watched(client, list(before)) as watch, _host(found):
+        with monitor.watch_workers(client, list(before)) as watch, _host(found):
             yield found
     finally:
         peaks = client.run(_end)

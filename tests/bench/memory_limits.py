@@ -101,7 +101,7 @@ def run_job(job: Any, client: Any, memory: WorkerMemory, case: dict[str, Any]) -
     from tasks.stages.ingest import ingest
 
     request, pool, seconds = job.request("pandas"), DaskPool(client), {}
-    with request.staging.locked():
+    with request.staging.hold_lock():
         memory.stage = "ingest"
         taken = ingest(request, pool)
         case |= {"estimate": dict(taken.estimate)}

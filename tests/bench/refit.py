@@ -88,10 +88,10 @@ def sources(args: argparse.Namespace) -> tuple[list[str], str, list[dict[str, An
             if not (args.folder / name).exists():
                 make_ids(args.folder / name, args.ids, args.ids, rows, xp)
         return [str(args.folder / "base")], str(args.folder / "night"), IDS
-    from flows.sample import make_nights
+    from flows.sample import make_batches
 
     shop = args.folder / "shop"
-    make_nights(shop, args.nights, args.rows, new_ids=args.new_ids)
+    make_batches(shop, args.nights, args.rows, new_ids=args.new_ids)
     days = sorted(str(day) for day in shop.iterdir())
     return days[:-1], days[-1], SHOP
 
@@ -102,7 +102,7 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
     from tasks.stages import ingest, shuffle_write, statistics, transform
 
     start, used = time.perf_counter(), time.process_time()
-    with request.staging.locked():
+    with request.staging.hold_lock():
         results: list[Any] = [ingest.ingest(request, pool)]
         before = time.process_time()
         if not request.fitted:
@@ -176,10 +176,10 @@ class Night:
 
 def vocabularies(path: Path) -> dict[str, Any]:
     """The first column of each vocabulary of a fitted workflow, in the order of ids."""
-    from tasks.graph.saved_workflow import fitted_folder
+    from tasks.graph.saved_workflow import find_fitted_folder
     from tasks.graph.state import State
 
-    state = State.load(fitted_folder(path), partials=False)
+    state = State.load(find_fitted_folder(path), partials=False)
     learned = {key: values for key, values in state.values.items() if "size" in values}
     return {key: values["values"].slice(0, values["size"])["v0"] for key, values in learned.items()}
 

@@ -33,7 +33,7 @@ import psutil
 import pyarrow as pa
 
 from tasks.cluster.dask_pool import DaskPool
-from tasks.cluster.pool import merged, pickled_bytes
+from tasks.cluster.pool import count_pickled_bytes, merge_groups
 from tasks.core.plan import LIMITS, File, Partition, Piece, Plan, Unit, cut_blocks, cut_partitions
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
@@ -81,8 +81,8 @@ def objects(nbytes: int) -> dict[str, Any]:
         "partitions": len(plan.partitions), "output_files": output.files, "pieces": pieces,
         "bytes_per_piece": round(nbytes / pieces),
         "plan_json_mb": round(len(json.dumps(plan.to_json())) / 1e6, 2),
-        "shared_by_the_tasks_of_a_stage_mb": round(pickled_bytes(cutting) / 1e6, 2),
-        "bytes_of_one_partitions_description": pickled_bytes(partition),
+        "shared_by_the_tasks_of_a_stage_mb": round(count_pickled_bytes(cutting) / 1e6, 2),
+        "bytes_of_one_partitions_description": count_pickled_bytes(partition),
         "offsets_of_the_disk_exchange": len(plan.partitions) * (cutting.order.ranges + 1),
     }  # fmt: skip
 
@@ -161,7 +161,7 @@ def counted(partitions: int, files: int, workers: int) -> dict[str, dict[str, in
         client.tasks = client.dependencies = 0
 
     with mock.patch("distributed.as_completed", Completed):
-        merged(pool, len, [pool.gather(no_work, len, None, range(partitions))])
+        merge_groups(pool, len, [pool.gather(no_work, len, None, range(partitions))])
     lap("statistics, a phase")
     memory = memory_exchange.DaskMemory(pool, "x")  # type: ignore[arg-type]
     memory.fill(cutting_for(files), range(partitions), None)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def measure_on(client: Any, folder: Path, engine: str, repeats: int, partition_s
 def _loaded(work: Any) -> None:
     """The vocabulary made ready on a worker: read, checked, put into its look-up table."""
     for step in work.bound.learned:
-        work.learned.prepared(step.key, step.op, work.kernels)
+        work.learned.prepare_step(step.key, step.op, work.kernels)
 
 
 def median(runs: Sequence[dict[str, Any]]) -> float:

@@ -103,13 +103,13 @@ def stall() -> None:
     """What this process submits next takes what no worker offers: it waits for ever."""
     from tasks.cluster.dask_pool import DaskPool
 
-    submitted = DaskPool._mapped
+    submitted = DaskPool._map_to_futures
 
     def restricted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        DaskPool._mapped = submitted  # type: ignore[method-assign]
+        DaskPool._map_to_futures = submitted  # type: ignore[method-assign]
         return submitted(self, *args, **{**kwargs, "resources": {"nowhere": 1}})
 
-    DaskPool._mapped = restricted  # type: ignore[method-assign]
+    DaskPool._map_to_futures = restricted  # type: ignore[method-assign]
 
 
 def hiccup() -> None:

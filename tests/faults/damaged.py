@@ -410,7 +410,7 @@ def read_folder(number: int, folder: Path) -> str:
     from rich.console import Console
 
     from flows.commands import inspect
-    from flows.commands.inspect import verified
+    from flows.commands.inspect import verify_output
     from tasks.manifest import Manifest
     from tasks.workflow import Workflow
 
@@ -435,7 +435,7 @@ def read_folder(number: int, folder: Path) -> str:
     said: list[str] = []
     frame = pa.table({"x": [0.5, None], "name": ["n1", "n9999"], "row": [1, 2], "label": [True, False]})
     steps: list[Callable[[], Any]] = [
-        lambda: said.extend(verified(out)[1]),
+        lambda: said.extend(verify_output(out)[1]),
         lambda: Manifest.load(out).partitioning,
         lambda: inspect.show_folder(out, console=Console(file=open(os.devnull, "w"))),  # noqa: PTH123, SIM115
         lambda: Workflow.load(out).transform(frame),

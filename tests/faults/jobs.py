@@ -22,7 +22,7 @@ BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
     "ingest": "tasks.stages.ingest:_each",
     "statistics": "tasks.learning.observe:_observe",
-    "transform": "tasks.shuffle.cutting:_cut",
+    "transform": "tasks.shuffle.cutting:_cut_partition",
     "shuffle_write": "tasks.shuffle.file_writer:check_footer",
 }
 FEATURES = [
@@ -136,7 +136,7 @@ def go(asked: dict[str, Any], engine: str, before: str = "", action: Callable[[]
         "shuffle_write": shuffle_write.shuffle_write,
     }
     request.staging.check(request.output.on_existing)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         for name, stage in work.items():
             if name == before:
                 action()

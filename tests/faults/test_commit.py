@@ -38,7 +38,7 @@ def publish(
     target: Path, text: str, on_existing: str = "fail", scratch: Path | None = None, keep_replaced: float = 0
 ) -> Path:
     staging = Staging(target, scratch, keep_replaced)
-    with staging.locked():
+    with staging.hold_lock():
         staging.check(on_existing)
         staging.reset()
         fill(staging.new, text)
@@ -99,7 +99,7 @@ def test_a_swap_cut_off_between_its_renames_goes_forward_or_back(tmp_path: Path,
     if not there:
         shutil.rmtree(staging.new)
     assert staging.is_cut_off
-    with Staging(tmp_path / "out").locked():
+    with Staging(tmp_path / "out").hold_lock():
         pass
     assert content(tmp_path / "out") == left
     assert beside(tmp_path) == ["old", "out"] if there else ["out"]
@@ -136,11 +136,11 @@ def test_a_second_run_fails_or_waits_and_a_dead_owner_is_followed_at_once(tmp_pa
     out, order = tmp_path / "out", []
 
     def second() -> None:
-        with Staging(out).locked(wait=True):
+        with Staging(out).hold_lock(wait=True):
             order.append("second")
 
-    with Staging(out).locked():
-        with pytest.raises(JobError, match="another run is working on this output"), Staging(out).locked():
+    with Staging(out).hold_lock():
+        with pytest.raises(JobError, match="another run is working on this output"), Staging(out).hold_lock():
             pass
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -152,9 +152,9 @@ def test_a_second_run_fails_or_waits_and_a_dead_owner_is_followed_at_once(tmp_pa
     staging = Staging(out)
     staging.open()
     staging.lock.write_text(json.dumps(owner_of(2**22 + 1)))
-    with staging.locked() as owner:
-        assert staging.owned_by(owner)
-        assert not staging.owned_by("x")
+    with staging.hold_lock() as owner:
+        assert staging.is_owned_by(owner)
+        assert not staging.is_owned_by("x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,7 +180,7 @@ def test_the_old_output_stays_for_its_readers_and_goes_with_a_later_run(tmp_path
     publish(out, "three", "replace", keep_replaced=600)
     assert [content(path) for path in Staging(out).olds][-1] == "two"
     time.sleep(1.1)
-    with Staging(out).locked():
+    with Staging(out).hold_lock():
         pass
     assert [content(path) for path in Staging(out).olds] == ["two"]
     publish(out, "four", "replace", keep_replaced=0)
@@ -213,7 +213,7 @@ def test_a_reader_finds_an_output_at_any_moment_and_never_two_mixed(tmp_path: Pa
 
     def replace(text: str) -> None:
         staging = Staging(out, None, 60)
-        with staging.locked():
+        with staging.hold_lock():
             staging.new.mkdir(parents=True)
             parts = [f"part-{i:05d}.parquet" for i in range(5)]
             for part in parts:
@@ -254,7 +254,7 @@ def replace_output(out: str, scratch: str | None, can_exchange: bool) -> None:
     if not can_exchange:
         storage_staging.exchange = lambda one, other: (_ for _ in ()).throw(OSError(errno.EINVAL, "no"))
     staging = Staging(out, scratch, 60)
-    with staging.locked():
+    with staging.hold_lock():
         fill(staging.new, "new")
         (staging.folder / "plan.json").write_text("{}")
         staging.publish("replace")
@@ -284,7 +284,7 @@ def test_a_kill_before_any_file_operation_of_the_commit_leaves_the_old_or_the_ne
         found = content(out) if out.exists() else "none"
         assert found in (("old", "new") if can_exchange else ("old", "new", "none"))
         seen.add(found)
-        with Staging(out, place if scratch else None).locked():
+        with Staging(out, place if scratch else None).hold_lock():
             pass
         assert own_output(out)
         assert content(out) == ("old" if found == "old" else "new")
@@ -310,7 +310,7 @@ def test_runs_with_different_scratch_folders_keep_out_of_each_others_output(tmp_
     one = Staging(tmp_path / "out", tmp_path / "scratch-1")
     for scratch in (tmp_path / "scratch-2", tmp_path / "scratch-1", None):
         other = Staging(tmp_path / "out", scratch)
-        with one.locked(), pytest.raises(JobError, match="another run is working on this output"), other.locked():
+        with one.hold_lock(), pytest.raises(JobError, match="another run is working on this output"), other.hold_lock():
             pass
     assert list(tmp_path.glob("*/*")) == []  # not even an empty folder in them
 
@@ -322,7 +322,7 @@ def test_outputs_of_one_name_share_a_scratch_folder(tmp_path: Path) -> None:
     one, two = Staging(tmp_path / "a" / "out", scratch), Staging(tmp_path / "b" / "out", scratch)
     assert one.folder != two.folder
     assert {p.parent for p in (one.folder, two.folder)} == {scratch}
-    with one.locked(), two.locked():
+    with one.hold_lock(), two.hold_lock():
         for staging, text in ((one, "one"), (two, "two")):
             fill(staging.new, text)
             staging.publish("fail")
@@ -352,7 +352,7 @@ def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.system
 @pytest.mark.promise("and the lock of another host or container after 60 s without a sign of life")
 def test_a_living_run_is_not_taken_over_from_another_name_space_of_processes(tmp_path: Path) -> None:
-    with Staging(tmp_path / "out").locked():
+    with Staging(tmp_path / "out").hold_lock():
         found = elsewhere(tmp_path / "out")
         assert "another run is working on this output" in found.stderr
         old = time.time() - STALE_SECONDS - 1
@@ -382,7 +382,7 @@ def test_a_run_that_was_taken_over_gives_no_sign_of_life_for_the_other_and_publi
 ) -> None:
     monkeypatch.setattr(storage_staging, "STALE_SECONDS", 0.6)
     staging = Staging(tmp_path / "out")
-    with staging.locked() as owner:
+    with staging.hold_lock() as owner:
         staging.check_owner(owner)
         staging.lock.unlink()
         staging.lock.write_text(json.dumps(owner_of(1)))
@@ -400,7 +400,11 @@ def test_a_lock_can_be_taken_where_files_have_one_name_only(tmp_path: Path, monk
 
     monkeypatch.setattr(os, "link", refused)
     staging = Staging(tmp_path / "out")
-    with staging.locked(), pytest.raises(JobError, match="another run is working"), Staging(tmp_path / "out").locked():
+    with (
+        staging.hold_lock(),
+        pytest.raises(JobError, match="another run is working"),
+        Staging(tmp_path / "out").hold_lock(),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -417,7 +421,7 @@ def test_folders_that_another_run_removes_meanwhile_are_made_again(
         probe(folder, name)
 
     monkeypatch.setattr(storage_staging, "_probe", removed_first)
-    with staging.locked():
+    with staging.hold_lock():
         assert len(gone) == 3
     assert list(tmp_path.iterdir()) == []
 
@@ -426,7 +430,7 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(tmp_path / "out", "one")
-    known_files, looks = own_files.known_files, []
+    known_files, looks = own_files.list_expected_files, []
 
     def swapped_first(folder: Path) -> object:
         looks.append(folder)
@@ -435,7 +439,7 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
         publish(tmp_path / "out", "two", "replace")
         return {}  # what a mix of both looks like
 
-    monkeypatch.setattr(own_files, "known_files", swapped_first)
+    monkeypatch.setattr(own_files, "list_expected_files", swapped_first)
     Staging(tmp_path / "out").check("replace")
     assert content(tmp_path / "out") == "two"
     assert len(looks) >= 2
@@ -444,12 +448,12 @@ def test_an_output_that_is_replaced_while_it_is_looked_at_is_not_taken_for_someb
 def test_the_folder_of_a_run_that_was_cut_off_tells_until_it_is_gone(tmp_path: Path) -> None:
     staging = Staging(tmp_path / "out")
     assert not staging.has_remains
-    with staging.locked():
+    with staging.hold_lock():
         assert staging.has_remains
         assert not staging.resumes
     staging.beside.mkdir()  # all that a kill before the last operation leaves
     assert staging.has_remains
-    with staging.locked():
+    with staging.hold_lock():
         assert staging.resumes
     staging.beside.mkdir()
     (staging.beside / "outbox.json").write_text("[]")

@@ -22,7 +22,7 @@ from flows.job.job import make_job
 from tasks.core.unforeseen_errors import DefectError, defect
 from tasks.errors import DataError, GiveUpError, RowmillError, TransientError
 from tasks.sources.formats import FORMATS, Format
-from tasks.stages.task import may_pass, reported
+from tasks.stages.task import may_pass, report_defects
 from tests.faults.jobs import make_data
 from tests.stages import run_stages
 
@@ -36,7 +36,7 @@ def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
     def verified(out: Path) -> Any:
         return {}["parts"]
 
-    monkeypatch.setattr(inspect, "verified", verified)
+    monkeypatch.setattr(inspect, "verify_output", verified)
 
 
 @pytest.mark.promise(
@@ -66,7 +66,7 @@ def test_what_the_host_refuses_is_no_defect(error: Exception, tmp_path: Path, mo
     def verified(out: Path) -> Any:
         raise error
 
-    monkeypatch.setattr(inspect, "verified", verified)
+    monkeypatch.setattr(inspect, "verify_output", verified)
     done = typed("verify", str(tmp_path))
     assert done.exit_code == 1
     assert "defect" not in done.stderr
@@ -86,7 +86,7 @@ def test_a_stage_says_which_partition_of_which_file(
     monkeypatch.setitem(FORMATS, "parquet", Format(FORMATS["parquet"].survey, read))
     if engine == "cudf":
         monkeypatch.setattr("tasks.engines.gpu.device_files._is_read", lambda *_: False)
-    with pytest.raises(DefectError) as caught, reported("transform", logging.getLogger("rowmill")):
+    with pytest.raises(DefectError) as caught, report_defects("transform", logging.getLogger("rowmill")):
         run_stages(job.request(engine))
     assert caught.value.what == "the stage transform failed with an unexpected error"
     assert f"reading {data}/0.parquet" in caught.value.where
@@ -98,7 +98,7 @@ def test_a_stage_says_which_partition_of_which_file(
     "error", [DataError("the data"), KilledWorker("task", None, 0), MemoryError("injected"), TransientError("later")]
 )
 def test_what_a_stage_knows_stays_what_it_is(error: Exception) -> None:
-    with pytest.raises(type(error)), reported("transform", logging.getLogger("rowmill")):
+    with pytest.raises(type(error)), report_defects("transform", logging.getLogger("rowmill")):
         raise error
 
 

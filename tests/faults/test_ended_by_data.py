@@ -14,10 +14,10 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.preview.own_process import looked
+from flows.preview.own_process import make_preview
 from tasks.core.plan import OPTION
 from tasks.errors import DataError, GiveUpError
-from tasks.storage.files_being_read import FOLDER, noted, notes_left
+from tasks.storage.files_being_read import FOLDER, note_activity, notes_left
 from tests.conftest import python_path
 from tests.faults.jobs import make_data, make_job, run_flow
 
@@ -59,7 +59,7 @@ def test_a_preview_names_the_file_that_ended_its_process(
     ending(name)
     job = job_of(tmp_path)
     with pytest.raises(kind) as caught:
-        looked(job)
+        make_preview(job)
     assert caught.value.where == str(tmp_path / "in" / "0.parquet")  # type: ignore[attr-defined]
     assert name in str(caught.value) or kind is GiveUpError
 
@@ -76,17 +76,17 @@ def test_the_command_survives_it_too(ending: Callable[[str], None], tmp_path: Pa
 
 
 def test_a_preview_finds_what_it_found_in_this_process(tmp_path: Path) -> None:
-    found = looked(job_of(tmp_path))
+    found = make_preview(job_of(tmp_path))
     assert (found.rows, found.sample.after.column_names) == (100, ["x", "name", "label"])
 
 
 def test_notes_are_gone_when_a_file_is_read(tmp_path: Path) -> None:
     options = {OPTION: str(tmp_path / FOLDER)}
-    with noted(options, "/data/a.parquet"):
+    with note_activity(options, "/data/a.parquet"):
         (note,) = (tmp_path / FOLDER).iterdir()
         assert note.read_text() == "/data/a.parquet"
     assert list((tmp_path / FOLDER).iterdir()) == []
-    with noted({}, "/data/b.parquet"):
+    with note_activity({}, "/data/b.parquet"):
         assert notes_left(tmp_path / FOLDER) == []
 
 

@@ -20,7 +20,7 @@ from prefect import get_client
 from prefect.blocks.system import Secret
 
 from tasks.errors import DataError, JobError, TransientError
-from tasks.storage.credentials import StorageOptions, call_masked, masked, storage
+from tasks.storage.credentials import StorageOptions, call_masked, mask_secrets, storage
 from tasks.storage.files import expand
 from tests.faults import vault
 from tests.faults.jobs import digests, make_data, make_job, run_flow
@@ -136,7 +136,7 @@ def test_errors_keep_their_kind_and_lose_their_secrets() -> None:
     options = StorageOptions(
         {"secret": "s3cr/et", "client_kwargs": {"endpoint_url": "http://store:9000"}, "anon": False}
     )
-    assert masked("s3cr/et and s3cr%2Fet at http://store:9000", options) == "*** and *** at http://store:9000"
+    assert mask_secrets("s3cr/et and s3cr%2Fet at http://store:9000", options) == "*** and *** at http://store:9000"
 
     def fail(error: Exception, cause: Exception | None = None) -> None:
         raise error from cause

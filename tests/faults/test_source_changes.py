@@ -47,7 +47,7 @@ def go(asked: dict[str, Any], engine: str, during: str = "", action: Callable[[]
     """The stages of a job one after another, the action in the middle of one, when it tells its first rows; the stages
     that were found done."""
     request, pool, done = job_of(asked).request(engine), LocalPool(2), []
-    with request.staging.locked():
+    with request.staging.hold_lock():
         for name, stage in STAGES.items():
             calls: list[int] = []
 
@@ -310,7 +310,7 @@ def test_a_fitted_workflow_that_leads_outside_is_not_copied(house: Path, engine:
     request = make_application(asked).request(engine)
     (house / "in/fitted/state.json").unlink()
     (house / "in/fitted/state.json").symlink_to(house / "out/fitted/state.json")
-    with request.staging.locked(), pytest.raises(JobError, match="outside the allowed roots"):
+    with request.staging.hold_lock(), pytest.raises(JobError, match="outside the allowed roots"):
         ingest.ingest(request, LocalPool(1))
 
 

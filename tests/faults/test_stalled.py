@@ -35,7 +35,7 @@ def slow(shared: float, item: int) -> int:
 @pytest.mark.promise("the message has what waits and what workers offer")
 def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_knows(client: Any) -> None:
     pool, began = DaskPool(client, {"nowhere": 1}), time.monotonic()
-    with pytest.raises(TransientError) as caught, stalled_tasks.watched("transform", pool, 2):
+    with pytest.raises(TransientError) as caught, stalled_tasks.watch_for_stall("transform", pool, 2):
         pool.map(double, 2, [1, 2, 3])
     assert 2 <= time.monotonic() - began < 60
     assert caught.value.what == "transform made no progress for 2 s"
@@ -49,7 +49,7 @@ def test_a_stage_whose_tasks_nobody_can_run_fails_and_says_what_the_scheduler_kn
 
 def test_a_stage_whose_tasks_take_long_or_that_works_itself_does_not_stand_still(client: Any) -> None:
     pool = DaskPool(client)
-    with stalled_tasks.watched("transform", pool, 1):
+    with stalled_tasks.watch_for_stall("transform", pool, 1):
         assert pool.map(slow, 4.0, [1]) == [1]  # a worker says every half second what it runs
         time.sleep(3)
         assert pool.map(double, 2, [1]) == [2]
@@ -126,7 +126,7 @@ def expected(data: Path, tmp_path_factory: pytest.TempPathFactory, in_small_bloc
 def test_a_stage_that_stands_still_once_is_tried_again(
     faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
-    faults({"at": "tasks.cluster.stalled_tasks:watched", "call": 3, "do": "stall"})  # as transform begins
+    faults({"at": "tasks.cluster.stalled_tasks:watch_for_stall", "call": 3, "do": "stall"})  # as transform begins
     assert run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3})).is_completed()
     stages = Manifest.load(tmp_path / "out").data["stages"]
     assert {name: stage["retries"] for name, stage in stages.items()} == {
@@ -135,7 +135,7 @@ def test_a_stage_that_stands_still_once_is_tried_again(
     assert digests(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("at", ["tasks.cluster.stalled_tasks:watched", STAGES["transform"]])
+@pytest.mark.parametrize("at", ["tasks.cluster.stalled_tasks:watch_for_stall", STAGES["transform"]])
 def test_a_worker_that_is_stopped_is_lost_after_the_time(
     at: str, faults: Callable[..., None], data: Path, tmp_path: Path, expected: dict[str, str]
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_worker_that_is_stopped_is_lost_after_the_time(
 def test_a_stage_that_stands_still_in_every_attempt_is_a_failed_run(
     faults: Callable[..., None], data: Path, tmp_path: Path
 ) -> None:
-    faults({"at": "tasks.cluster.stalled_tasks:watched", "do": "stall", "always": True})
+    faults({"at": "tasks.cluster.stalled_tasks:watch_for_stall", "do": "stall", "always": True})
     state = run_flow(make_job(data, tmp_path / "out", run={"stalled_after": 3}))
     assert flow_state(state) == "Failed"
     assert "made no progress for 3 s" in state.message

@@ -93,7 +93,7 @@ def have_previews_here(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds."""
     from flows.preview import own_process
 
-    monkeypatch.setattr(own_process, "looked", look_here)
+    monkeypatch.setattr(own_process, "make_preview", look_here)
     monkeypatch.setattr(own_process, "PreviewProcess", lambda: nullcontext(SimpleNamespace(looked=look_here)))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from flows.job.dates import of_this_moment
 from flows.job.job import load_job, make_application, make_job
-from flows.job.run_calendar import published
+from flows.job.run_calendar import find_published_outputs
 from flows.preprocess import preprocess
 from flows.run.work_of_job import date_of_this_run
 from tasks.core.settings import Run
@@ -572,7 +572,7 @@ def test_a_fitted_workflow_says_its_date(tmp_path: Path, stages_here: None) -> N
 
     day_of(tmp_path, "2026-11-22")
     call(fit, nightly(tmp_path, date="2026-11-23"))
-    assert [*published(str(tmp_path / "out"), tmp_path)] == [date(2026, 11, 23)]
+    assert [*find_published_outputs(str(tmp_path / "out"), tmp_path)] == [date(2026, 11, 23)]
 
 
 # The command line

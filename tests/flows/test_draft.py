@@ -435,7 +435,7 @@ def test_blocks_that_are_too_large_to_be_read_whole_show_their_first_rows(
     rows = 1_000_000
     pq.write_table(pa.table({"x": np.arange(rows)}), folder / "rows.parquet", row_group_size=100_000)
     monkeypatch.setattr(readable_files, "WHOLE_BYTES", 1)
-    sample = readable_files.sampled(Dataset("rows.parquet"))["x"].to_numpy()
+    sample = readable_files.sample_rows(Dataset("rows.parquet"))["x"].to_numpy()
     read = [{int(x) // 10_000 % 10 for x in sample if x // 100_000 == block} for block in range(10)]
     assert len(sample) == 19_994
     assert [len(places) for places in read] == [10, 1, 1, 1, 10, 1, 1, 1, 1, 10]

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from flows.apply import apply
 from flows.fit import fit
-from flows.job.job import Application, Job, make_job, merged
+from flows.job.job import Application, Job, make_job, merge_maps
 from flows.job.refit_job import Refit
 from flows.preprocess import preprocess
 from flows.preview.job_preview import preview
@@ -147,10 +147,10 @@ SOURCE: dict[str, Seen | str] = {
     "sample.name": Seen("toy", None, MADE, other="wide"),
     "sample.rows": Seen(30, None, MADE, other=20),
     "sample.seed": Seen(1, None, MADE),
-    "sample.columns": Seen(3, None, merged(MADE, {"source": {"sample": {"name": "wide"}}})),
-    "sample.valid": Seen(False, None, merged(MADE, {"source": {"valid": "valid"}}),
+    "sample.columns": Seen(3, None, merge_maps(MADE, {"source": {"sample": {"name": "wide"}}})),
+    "sample.valid": Seen(False, None, merge_maps(MADE, {"source": {"valid": "valid"}}),
                          refused="there are no validation data"),
-    "sample.later": Seen(True, None, merged(MADE, {"source": {"valid": "valid", "sample": {"name": "ecommerce"}}})),
+    "sample.later": Seen(True, None, merge_maps(MADE, {"source": {"valid": "valid", "sample": {"name": "ecommerce"}}})),
 }  # fmt: skip
 
 CODED = [{"columns": ["b"], "ops": [{"op": "Categorify"}]}]
@@ -316,14 +316,14 @@ def job_with(key: str, entry: Seen, value: Any) -> dict[str, Any]:
     """The job of an entry with a value of its key; without the key where the value is None."""
     job = {"source": {"path": entry.name}, "features": [{"columns": ["a", "b"]}], "run": {"report": False},
            "output": {"path": "out", "files": 1, "shuffle": "none"}}  # fmt: skip
-    job = merged(job, entry.job)
+    job = merge_maps(job, entry.job)
     *sections, last = key.split(".")
     leaf = value
     for name in reversed(sections):
         value, last = {last: value}, name
     if last == "features":
         return job | {"features": [{**job["features"][0], **value}, *job["features"][1:]]}
-    return job if leaf is None else merged(job, {last: value})
+    return job if leaf is None else merge_maps(job, {last: value})
 
 
 def written(folder: Path, job: dict[str, Any], entry: Seen, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -514,7 +514,7 @@ def test_a_setting_without_effect_is_refused_by_run_and_preview(
     monkeypatch.setattr(session, "get_run_logger", lambda: logging.getLogger("rowmill"))
     entry = Seen(None)
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "in.parquet")
-    whole = merged(job_with("recipe", entry, None), job)
+    whole = merge_maps(job_with("recipe", entry, None), job)
     assert said in written(tmp_path, whole, entry, monkeypatch)
     with pytest.raises(RowmillError, match=re.escape(said)):
         preview(make_job(whole))

@@ -77,7 +77,7 @@ def written(table: pa.Table, path: Path) -> Path:
 def fit_here(data: dict[str, Any], engine: str) -> Path:
     """The two stages of a fit in this process; the folder of the fitted workflow."""
     request = make_job(data).request(engine)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(2))
         statistics.statistics(request, LocalPool(2))
         return Path(commit.commit_fitted(request))
@@ -165,9 +165,9 @@ def test_versions_of_a_fit_the_latest_is_applied(tmp_path: Path, engine: str) ->
 def test_a_fit_that_was_cut_off_does_not_learn_again(tmp_path: Path, engine: str) -> None:
     request = make_job(job(tmp_path, written(TRAIN, tmp_path / "train.parquet"))).request(engine)
     pool = LocalPool(2)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         first = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
-    with request.staging.locked():
+    with request.staging.hold_lock():
         second = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         commit.commit_fitted(request)
 
@@ -182,13 +182,13 @@ def test_an_application_that_was_cut_off_goes_on_though_its_workflow_is_replaced
     new = written(NEW, tmp_path / "new.parquet")
     request = make_application(application(tmp_path, fitted, new)).request(engine)
     pool = LocalPool(2)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, pool)
         transform.transform(request, "", pool)
         shuffle_write.shuffle_write(request, "", pool)
     for table in fitted.glob("*.vocab"):
         table.unlink()
-    with request.staging.locked():
+    with request.staging.hold_lock():
         done = [
             ingest.ingest(request, pool),
             transform.transform(request, "", pool),

@@ -21,13 +21,13 @@ import pytest
 from prefect.exceptions import ObjectNotFound
 
 from flows.commands.console import ASKED, STOPPED
-from flows.commands.discard import discarded, restored
+from flows.commands.discard import discard_version, restore_version
 from flows.gate import questions
 from flows.gate.questions import form_text
-from flows.nights.table import judged_of
-from tasks.core.markdown import escaped
+from flows.nights.table import read_gate_result
+from tasks.core.markdown import escape_markdown
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError
-from tasks.gate.question import Question, answered, read_question, write_question
+from tasks.gate.question import Question, answer_question, read_question, write_question
 from tasks.manifest import Manifest
 from tasks.storage.discarded import is_discarded
 from tasks.storage.staging import Staging
@@ -186,14 +186,14 @@ def test_a_change_that_begins_in_the_third_of_five_files(
         run_alone(job_of(tmp_path, BAD, "ask"))
     question = read_question(staging_of(tmp_path))
     assert question is not None
-    assert escaped(begins) in form_text(question)
+    assert escape_markdown(begins) in form_text(question)
     assert rowmill("discard", tmp_path / "out").exit_code == 0
     [out] = run_here(job_of(tmp_path, BAD, "warn", report=True))
     rows = json.loads(artifact(api, f"{key_of(out.parent)}-gate-table").data)
     files = ", ".join(f"{folder}/{number}.parquet" for number in (2, 3, 4))
     assert {row["begins in"] for row in rows if row["check"] == "contract"} == {files}
     assert files in (out / "_report.html").read_text()
-    assert judged_of(out).file == f"{folder}/2.parquet"
+    assert read_gate_result(out).file == f"{folder}/2.parquet"
 
 
 # Ask, at a shell
@@ -302,12 +302,12 @@ def test_a_question_is_answered_once(tmp_path: Path, run_alone: Any) -> None:
     with pytest.raises(GateAskedError):
         run_alone(job_of(tmp_path, BAD, "ask"))
     folder = staging_of(tmp_path)
-    first = answered(folder, "publish", "ada")
-    assert answered(folder, "publish", "bob") == first
+    first = answer_question(folder, "publish", "ada")
+    assert answer_question(folder, "publish", "bob") == first
     assert first.pending.startswith("it was accepted, and is not finished: rowmill publish ")
     with pytest.raises(JobError, match="is already answered: publish"):
-        answered(folder, "discard", "bob")
-    with Staging(tmp_path / "out").locked():  # the run goes on with the answer
+        answer_question(folder, "discard", "bob")
+    with Staging(tmp_path / "out").hold_lock():  # the run goes on with the answer
         late = rowmill("discard", tmp_path / "out")
         assert (late.exit_code, "is already answered: publish" in late.stderr) == (1, True)
         assert f"`rowmill publish {tmp_path}/out` finishes it" in late.stderr
@@ -320,7 +320,7 @@ def test_an_answer_holds_for_the_rows_that_were_judged(tmp_path: Path, run_alone
     days(tmp_path)
     with pytest.raises(GateAskedError):
         run_alone(job_of(tmp_path, BAD, "ask"))
-    answered(staging_of(tmp_path), "publish", "ada")
+    answer_question(staging_of(tmp_path), "publish", "ada")
     table = pa.table({"x": pa.nulls(4, pa.float64()), "day": ["other"] * 4})
     pq.write_table(table, tmp_path / "in/2026-11-21/a.parquet")
     with pytest.raises(GateAskedError):
@@ -335,7 +335,7 @@ def test_one_answer_holds_for_columns_that_are_only_passed_through(
     with pytest.raises(GateAskedError, match=r"day: 100 %.*; x: 100 %"):
         run_alone(job_of(tmp_path, BAD, "ask"))
     assert "gate: whether to publish is asked once all columns are read" in caplog.text
-    answered(staging_of(tmp_path), "publish", "ada")
+    answer_question(staging_of(tmp_path), "publish", "ada")
     caplog.clear()
     [out] = run_alone(job_of(tmp_path, BAD, "ask"))
     noted = json.loads((out / "_gate.json").read_text())
@@ -666,14 +666,14 @@ def test_a_version_comes_back_to_its_place_only(tmp_path: Path, run_alone: Any) 
     job = job_of(tmp_path, GOOD, "off")
     [first] = run_alone(job)
     [second] = run_alone(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
-    assert len(discarded(first, and_later=True)) >= 2
+    assert len(discard_version(first, and_later=True)) >= 2
     with pytest.raises(JobError, match=r"(?s)v0001 is discarded, and v0002 was learned.*discard .*v0001 --undo"):
-        restored(second)
-    restored(first)
-    restored(second)
-    discarded(second)
+        restore_version(second)
+    restore_version(first)
+    restore_version(second)
+    discard_version(second)
     [again] = run_alone(job_of(tmp_path, BAD, "off") | {"base": str(tmp_path / "out")})
     with pytest.raises(JobError, match=rf"(?s){again.name} has the rows of {BAD}, too.*discard .*{again.name}"):
-        restored(second)
-    discarded(again)
-    assert restored(second)[0] == f"{second} is back"
+        restore_version(second)
+    discard_version(again)
+    assert restore_version(second)[0] == f"{second} is back"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from flows.sample import make_nights
+from flows.sample import make_batches
 from tasks.core.schema import Schema, embeddings_of
 from tasks.job.base_version import newest_good
 from tasks.loading.embedding_growth import grow
@@ -87,7 +87,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.promise("Old rows stay as they are, bit for bit, so old ids give the logits that they gave")
 def test_a_model_that_has_grown_gives_old_rows_the_same_logits_bit_for_bit(one_thread: None, tmp_path: Path) -> None:
-    make_nights(tmp_path / "shop", 2, 3_000)
+    make_batches(tmp_path / "shop", 2, 3_000)
     days, out = sorted((tmp_path / "shop").iterdir()), tmp_path / "out"
     first = night(days[0], out, base=False)
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.job.job import load_job, make_job, merged, recipes
+from flows.job.job import load_job, make_job, merge_maps, recipes
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.graph.node import graph_from_json
 from tests.learning import rows
@@ -68,7 +68,10 @@ def test_changes_are_yaml_values_by_section_and_key() -> None:
 @pytest.mark.promise("maps merge, lists replace", "flows/KEYS.md#recipe-and-features")
 def test_maps_merge_and_lists_replace() -> None:
     base = {"output": {"path": "a", "seed": 1}, "label": ["x", "y"]}
-    assert merged(base, {"output": {"seed": 2}, "label": ["z"]}) == {"output": {"path": "a", "seed": 2}, "label": ["z"]}
+    assert merge_maps(base, {"output": {"seed": 2}, "label": ["z"]}) == {
+        "output": {"path": "a", "seed": 2},
+        "label": ["z"],
+    }
 
 
 def test_a_recipe_is_the_base_of_a_job_that_names_it() -> None:

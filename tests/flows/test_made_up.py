@@ -13,7 +13,7 @@ import yaml
 
 from flows.commands.inspect import show_folder
 from flows.job import parameters
-from flows.job.job import RECIPES, Job, laid_over, load_job, make_job
+from flows.job.job import RECIPES, Job, load_job, make_job, overlay_job
 from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
 from flows.sample import make_sample
@@ -95,7 +95,7 @@ def test_the_shipped_deployments_that_make_them_say_so() -> None:
         given = spec.get("parameters") or {}
         base = yaml.safe_load((RECIPES / f"{given['recipe']}.yaml").read_text()) if "recipe" in given else {}
         if spec["name"] == "nightly":
-            assert laid_over(base, given)["source"]["sample"] == given["source"]["sample"]
+            assert overlay_job(base, given)["source"]["sample"] == given["source"]["sample"]
     watched = {"recipe": "toy", "source": {"path": ["data/incoming/gone.parquet"]}, "output": {"path": "out"}}
     assert make_job(watched).source.sample is None
 

@@ -23,7 +23,7 @@ from tasks.gate.question import FORMAT, Question, ask, read_question
 from tasks.gate.verdict import Verdict
 from tasks.job.publication import Publication, SplitFacts
 from tasks.storage.atomic import write_note
-from tasks.storage.documents import dumped
+from tasks.storage.documents import dump_document
 from tasks.storage.retention import leftovers
 from tasks.storage.staging import Staging
 
@@ -47,7 +47,7 @@ def test_a_swap_moves_the_folders_of_its_output_only(there: bool, tmp_path: Path
         staging.target.mkdir()
     inode = (staging.target if there else victim).stat().st_ino
     staging.swap.write_text(json.dumps({"new": inode, "at": str(victim)}))
-    with staging.locked():
+    with staging.hold_lock():
         pass
     assert staging.target.exists() == there
 
@@ -55,7 +55,7 @@ def test_a_swap_moves_the_folders_of_its_output_only(there: bool, tmp_path: Path
 def test_a_swap_in_a_scratch_folder_is_finished_from_beside_the_output(tmp_path: Path) -> None:
     for content in ("one", "two"):
         staging = Staging(tmp_path / "out", tmp_path / "scratch")
-        with staging.locked():
+        with staging.hold_lock():
             (staging.new).mkdir()
             (staging.new / "_manifest.json").write_text(json.dumps({"parts": [], "content": content}))
             staging.publish("replace")
@@ -228,14 +228,14 @@ def test_without_a_server_no_event_of_the_versions_that_wait_is_made(
         return read(folder)
 
     monkeypatch.setattr(unsent, "read_publication", looked_at)
-    monkeypatch.setattr(events, "published", lambda folder, _: made.append(folder))
+    monkeypatch.setattr(events, "make_published_events", lambda folder, _: made.append(folder))
     out = tmp_path / "out"
     facts = SplitFacts("", rows=3, nbytes=1, files=1, manifest="aa")
     note = Publication("a", "preprocess", "", "", [facts], None, None, None, None, [])
     for name in ("v0001", "v0002", "v0003"):
         (out / name).mkdir(parents=True)
         (out / name / "_manifest.json").write_text("{}")
-        write_note(out / name / "_published.json", dumped(note))
+        write_note(out / name / "_published.json", dump_document(note))
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
         assert deliver([out]) == []
     assert f"no Prefect server takes the events of {out}" in caplog.text

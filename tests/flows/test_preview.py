@@ -275,11 +275,11 @@ def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
 @pytest.mark.system
 @pytest.mark.parametrize("asked", [{"kind": "cpu", "workers": 2, "threads_per_worker": 3}, {"kind": "cpu"}])
 def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
-    from infra.clusters.expected import expected
+    from infra.clusters.expected import estimate_workers
     from infra.clusters.model import Cluster
     from tests.clusters import make_cluster
 
-    found = expected(Cluster(**asked))
+    found = estimate_workers(Cluster(**asked))
     if asked.get("workers"):
         assert (len(found.workers), found.threads, found.device_memory) == (2, 6, 0)
         return
@@ -291,23 +291,23 @@ def test_the_workers_that_there_would_be(asked: dict[str, Any]) -> None:
 
 
 def test_workers_elsewhere_are_those_that_run_or_were_asked_for(cluster: Any, engine: str) -> None:
-    from infra.clusters.expected import expected
+    from infra.clusters.expected import estimate_workers
     from infra.clusters.model import Cluster
 
-    running = expected(Cluster(**section_of(cluster)))
+    running = estimate_workers(Cluster(**section_of(cluster)))
     threads = sum(worker["nthreads"] for worker in cluster.scheduler_info["workers"].values())
     assert (len(running.workers), running.threads) == (1, threads)
     assert threads == 2 or engine == "cudf"
     assert running.text.endswith(f"at {cluster.scheduler_address}; engine {engine}")
     slurm = {"cores": 8, "memory": "64GB", "gpus": 2}
-    found = expected(Cluster(kind="slurm", workers=3, slurm=slurm))
+    found = estimate_workers(Cluster(kind="slurm", workers=3, slurm=slurm))
     assert (found.engine, len(found.workers), found.threads, found.memory) == ("cudf", 3, 24, 3 * 32 * 10**9)
-    found = expected(Cluster(kind="slurm", slurm=slurm))  # a job with a worker for each GPU
+    found = estimate_workers(Cluster(kind="slurm", slurm=slurm))  # a job with a worker for each GPU
     assert (len(found.workers), found.memory) == (2, 64 * 10**9)
     pods = {"image": "rowmill", "cores": 4, "memory": "16GiB"}
-    found = expected(Cluster(kind="kubernetes", workers=2, kubernetes=pods))
+    found = estimate_workers(Cluster(kind="kubernetes", workers=2, kubernetes=pods))
     assert (found.engine, found.threads, found.memory) == ("pandas", 8, 2 * 16 * 2**30)
-    found = expected(Cluster(kind="ssh", ssh={"hosts": ["a", "b"]}, threads_per_worker=5, memory_limit="10GB"))
+    found = estimate_workers(Cluster(kind="ssh", ssh={"hosts": ["a", "b"]}, threads_per_worker=5, memory_limit="10GB"))
     assert (len(found.workers), found.threads, found.memory) == (2, 10, 20 * 10**9)
 
 

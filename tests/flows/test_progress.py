@@ -78,14 +78,14 @@ def test_progress_moves_while_a_stage_runs(tmp_path: Path, prefect_server: Any, 
 def test_a_stage_that_ends_before_anybody_looks_is_told_all_the_same(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from flows.commands.progress_view import ProgressView, shown
+    from flows.commands.progress_view import ProgressView, show_progress
     from flows.run.listeners import notify
     from tasks.core.stage_results import StageResult
 
     text = io.StringIO()
     watch = ProgressView(tmp_path / "progress.json", (), Console(file=text, width=100))
     watch.start()
-    with shown(watch):
+    with show_progress(watch):
         notify(StageResult(stage="ingest", rows=1000, nbytes=0, seconds=0.5))
         assert [line.state for line in watch.lines.values()] == ["done", "running"]
         notify(StageResult(stage="statistics", rows=2000, nbytes=0, seconds=0.5))

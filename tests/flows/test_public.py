@@ -358,10 +358,10 @@ def test_workers_take_this_one_not_that_of_the_current_folder(tmp_path: Path, mo
     (tmp_path / "rowmill").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(ROOT), str(PUBLIC)])
     assert environment.packages_on([str(tmp_path)], ["rowmill"]) == {"rowmill": []}  # a folder, as a clone is
-    environment._installed_packages_first()
+    environment._put_own_packages_first()
     assert sys.path == [str(tmp_path), str(ROOT), str(PUBLIC)]
     (tmp_path / "rowmill" / "__init__.py").touch()
-    environment._installed_packages_first()
+    environment._put_own_packages_first()
     assert sys.path == [str(PUBLIC), str(tmp_path), str(ROOT), str(PUBLIC)]
 
 

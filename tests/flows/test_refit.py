@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from flows.commands.discard import discarded, restored
+from flows.commands.discard import discard_version, restore_version
 from flows.commands.launch import refit_of
 from flows.preprocess import preprocess
 from flows.refit import refit
@@ -83,7 +83,7 @@ def test_a_night_that_was_learned_is_refused_and_leaves_nothing_behind(
 def test_after_a_discarded_night_the_same_rows_go_on_from_the_one_before(tmp_path: Path, night: Any) -> None:
     night(0)
     night(1)
-    discarded(tmp_path / "out/v0002")
+    discard_version(tmp_path / "out/v0002")
     [third] = night(1)
 
     assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
@@ -103,7 +103,7 @@ def test_a_run_whose_base_is_discarded_meanwhile_publishes_nothing(
 
     def meanwhile(function: Any, *args: Any) -> Any:
         if function.name == stage:
-            discarded(tmp_path / "out/v0002", who="ada")
+            discard_version(tmp_path / "out/v0002", who="ada")
         return run_stage(function, *args)
 
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def test_a_fit_after_all_was_taken_back_says_that_ids_are_new(
     tmp_path: Path, night: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     night(0)
-    discarded(tmp_path / "out/v0001")
+    discard_version(tmp_path / "out/v0001")
     night(1)
     text = f"every version at {tmp_path / 'out'} is discarded (v0001): this run is a fit, and all values get new ids"
     assert text in caplog.text
@@ -146,9 +146,9 @@ def test_a_damaged_base_is_named_and_the_one_before_it_is_taken(
     assert manifest(tmp_path / "out", "v0003")["base"]["version"] == "v0001"
     assert read_mark(second).why.startswith("damaged: v0002: state.json")
     with pytest.raises(DataError, match=r"(?s)v0002 is damaged.*restore it"):
-        restored(second)
+        restore_version(second)
     (second / "_workflow/state.json").write_bytes(state)
-    assert restored(second) == [f"{second} is back"]  # v0003 has the same rows, hence the same ids
+    assert restore_version(second) == [f"{second} is back"]  # v0003 has the same rows, hence the same ids
     assert not is_discarded(second)
 
 

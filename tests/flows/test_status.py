@@ -17,7 +17,7 @@ STATES = ["Running", "Paused", "Running"]
 
 def have_runs(monkeypatch: pytest.MonkeyPatch, states: list[str]) -> None:
     runs = [SimpleNamespace(id=f"{n:02}", name=f"run-{n}", state_name=state) for n, state in enumerate(states)]
-    monkeypatch.setattr(status, "read_runs", lambda: status.Runs(runs, []))
+    monkeypatch.setattr(status, "read_runs", lambda: status.ServerRuns(runs, []))
     monkeypatch.setattr(server, "own_server", lambda: OWN)
     monkeypatch.setattr(server, "use_server", lambda server: None)
 

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from flows.commands.diff import diff
-from flows.commands.discard import discarded
-from flows.sample import make_nights
+from flows.commands.discard import discard_version
+from flows.sample import make_batches
 from tasks.dataset import Dataset
 from tasks.errors import DataError, GateStoppedError
 from tasks.graph.saved_workflow import load_fitted
@@ -64,7 +64,7 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
 
     sample, first, second, compared, rest, thirtieth, taken_back, again = COMMANDS
     options = dict(re.findall(r"--(\w+) (\S+)", sample))
-    make_nights(
+    make_batches(
         Path(options["path"]), int(options["nights"]), int(options["rows"]), start=date.fromisoformat(options["start"])
     )
 
@@ -94,7 +94,7 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     assert run(day) == out / "v0029"
 
     path, why = re.search(r"discard (\S+) --why '(.*)'", taken_back).groups()  # type: ignore[union-attr]
-    discarded(Path(path), why)
+    discard_version(Path(path), why)
     assert (out / "_latest").read_text().strip() == "v0028"
     assert run(DAY.search(again)[1]) == out / "v0030"  # type: ignore[index]
     assert load_changes(out / "v0030" / "_workflow")["base"] == "v0028"

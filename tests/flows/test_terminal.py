@@ -14,7 +14,7 @@ from flows.commands.console import Terminal, say_error
 from flows.commands.inspect import show_folder
 from flows.job.job import make_job
 from flows.preview.preview_tables import print_rows
-from tasks.core.markdown import Markdown, escaped, escaped_rows, markdown_table
+from tasks.core.markdown import Markdown, escape_markdown, escape_rows, markdown_table
 from tasks.core.stage_results import IngestResult
 from tasks.report.artifact import stage_markdown
 from tests.stages import run_stages
@@ -71,12 +71,12 @@ def test_inspect_of_an_output_with_hostile_names_and_values(tmp_path: Path) -> N
 
 
 def test_texts_of_the_data_are_no_markdown() -> None:
-    assert escaped(PICTURE) == r"!\[x\](http\://h/y) \<b\>\|www\.h.org a\@h.org \# z"
-    assert escaped("user_id 3.5 12:00 (a) -1 AT&T") == "user_id 3.5 12:00 (a) -1 AT&T"
-    assert escaped("_a_ &lt; ~~b~~") == r"\_a\_ \&lt; \~\~b\~\~"
-    assert escaped(Markdown("[a](b)")) == "[a](b)"
-    assert markdown_table([{"x": PICTURE, "y": 1.5}]).splitlines()[2] == f"| {escaped(PICTURE)} | 1.5 |"
-    assert escaped_rows([{"x": "[a](b)", "n": 3}]) == [{"x": r"\[a\](b)", "n": 3}]
+    assert escape_markdown(PICTURE) == r"!\[x\](http\://h/y) \<b\>\|www\.h.org a\@h.org \# z"
+    assert escape_markdown("user_id 3.5 12:00 (a) -1 AT&T") == "user_id 3.5 12:00 (a) -1 AT&T"
+    assert escape_markdown("_a_ &lt; ~~b~~") == r"\_a\_ \&lt; \~\~b\~\~"
+    assert escape_markdown(Markdown("[a](b)")) == "[a](b)"
+    assert markdown_table([{"x": PICTURE, "y": 1.5}]).splitlines()[2] == f"| {escape_markdown(PICTURE)} | 1.5 |"
+    assert escape_rows([{"x": "[a](b)", "n": 3}]) == [{"x": r"\[a\](b)", "n": 3}]
 
 
 def test_the_summary_of_ingest_has_no_markdown_of_the_data() -> None:

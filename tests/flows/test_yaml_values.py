@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.inspect import needed
+from flows.commands.inspect import format_required_parameters
 from flows.job.job import Feature, load_job, make_job
 from flows.job.yaml_lines import parse_yaml
 from infra.bounded_yaml import load
@@ -97,7 +97,7 @@ def test_every_line_of_an_operator_in_a_job_is_yaml(line: str, tmp_path: Path, m
     write_side_tables()
     ((entry,),) = [parse_yaml(line, "features")]
     ((written,), name) = (entry["ops"], entry["ops"][0]["op"])
-    required = re.findall(r"(\w+): \.\.", needed(Operator.registry[name]))
+    required = re.findall(r"(\w+): \.\.", format_required_parameters(Operator.registry[name]))
     assert [*written] == ["op", *required]
     example = EXAMPLES[name][0]
     filled = line.replace("columns: [..]", f"columns: {json.dumps(example.columns)}")

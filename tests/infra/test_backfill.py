@@ -24,16 +24,16 @@ from prefect.events import Event
 
 from flows.commands import backfill
 from flows.job.access import CLUSTERS, SWITCHES
-from flows.job.run_calendar import Calendar, DeployedJob, deployed, published
-from flows.nights.table import nights_text
+from flows.job.run_calendar import Calendar, DeployedJob, find_published_outputs, make_deployed_job
+from flows.nights.table import tabulate_run_dates
 from flows.published import outbox
-from flows.published.events import published as published_events
+from flows.published.events import make_published_events as published_events
 from infra.orchestration.deployment_file import FILE, read_file
 from tasks.errors import GiveUpError, JobError
 from tasks.job.publication import Publication, SplitFacts, Train, read_publication
 from tasks.storage.atomic import write_note
 from tasks.storage.discarded import mark
-from tasks.storage.documents import dumped
+from tasks.storage.documents import dump_document
 from tasks.storage.own_files import PUBLISHED
 from tasks.storage.retention import drop_versions
 from tasks.storage.staging import Staging
@@ -76,7 +76,7 @@ def test_the_days_of_versions_are_those_that_their_manifests_name(tmp_path: Path
     (tmp_path / "out/v0004").mkdir()
     output_of(tmp_path / "out/v0005/train", "2026-03-09")
 
-    names = {night.day.day: night.path.name for night in published("out", tmp_path).values()}
+    names = {night.day.day: night.path.name for night in find_published_outputs("out", tmp_path).values()}
     assert names == {1: "v0002", 2: "v0003", 9: "v0005"}
 
 
@@ -103,20 +103,23 @@ def test_a_day_whose_version_was_removed_is_not_missing(tmp_path: Path) -> None:
         (place / "_manifest.json").write_text(json.dumps(known | {"parts": []}))
     (tmp_path / "out/_latest").write_text("v0004\n")
     mark(tmp_path / "out/v0002")
-    with Staging(tmp_path / "out").locked():
+    with Staging(tmp_path / "out").hold_lock():
         drop_versions(Staging(tmp_path / "out"), 1)
 
-    assert sorted(nights.published()) == [days[3]]
-    assert {day: night.path.name for day, night in nights.published_ever().items()} == {
+    assert sorted(nights.find_published_outputs()) == [days[3]]
+    assert {day: night.path.name for day, night in nights.find_all_outputs().items()} == {
         days[0]: "v0001", days[2]: "v0003", days[3]: "v0004",
     }  # fmt: skip
-    assert (nights.first_night(), nights.missing()) == (days[0], [days[1]])  # taken back before it was removed
+    assert (nights.find_first_run_date(), nights.missing()) == (days[0], [days[1]])  # taken back before it was removed
     output_of(tmp_path / "out/v0003", days[2].isoformat())  # noted, and then not removed: somebody took it back
     mark(tmp_path / "out/v0003")
     assert nights.missing() == [days[1], days[2]]
     shutil.rmtree(tmp_path / "out/v0003")
     recorded = {"11-run": {"rows": 7, "seconds": {"ingest": 1.0}}}
-    rows = [[row[name] for name in ("day", "rows", "state")] for row in table_of(nights_text(nights, {}, {}, recorded))]
+    rows = [
+        [row[name] for name in ("day", "rows", "state")]
+        for row in table_of(tabulate_run_dates(nights, {}, {}, recorded))
+    ]
     assert [days[0].isoformat(), "7", "published, and removed by keep_versions: v0001"] in rows
 
 
@@ -129,7 +132,7 @@ def test_the_last_night_is_the_one_that_the_schedule_has_begun(tmp_path: Path, m
                 return datetime(2026, 3, 5, hour, tzinfo=UTC)
 
         monkeypatch.setattr("flows.job.run_calendar.datetime", Then)
-        return nights_of(tmp_path, *crons).last_night()
+        return nights_of(tmp_path, *crons).find_last_run_date()
 
     today, before = date(2026, 3, 5), date(2026, 3, 4)
     assert last_at(1, "30 2 * * *") == before  # its run comes at half past two, and must not find the night made
@@ -153,7 +156,7 @@ def test_a_refit_without_a_path_has_the_nights_of_its_base(tmp_path: Path) -> No
     nights = nights_of(tmp_path, base="out", output={})
     output_of(tmp_path / "out/v0001", "2026-03-01")
     nights.check()
-    assert [day.day for day in nights.published()] == [1]
+    assert [day.day for day in nights.find_published_outputs()] == [1]
 
 
 def test_the_days_of_an_output_with_a_date_are_those_of_its_folders(tmp_path: Path) -> None:
@@ -162,9 +165,9 @@ def test_the_days_of_an_output_with_a_date_are_those_of_its_folders(tmp_path: Pa
     (tmp_path / "out/2026/03/03").mkdir()
 
     both = [date(2026, 3, 1), date(2026, 3, 5)]
-    assert sorted(published("out/{date:%Y/%m/%d}", tmp_path)) == both
-    assert sorted(published("out/{date:%Y}/03/{date:%d}", tmp_path)) == both
-    assert sorted(published("out/{date}", tmp_path)) == []
+    assert sorted(find_published_outputs("out/{date:%Y/%m/%d}", tmp_path)) == both
+    assert sorted(find_published_outputs("out/{date:%Y}/03/{date:%d}", tmp_path)) == both
+    assert sorted(find_published_outputs("out/{date}", tmp_path)) == []
 
 
 @pytest.mark.promise("With `--missing` only the days on which the schedules start a run count")
@@ -180,7 +183,7 @@ def test_a_day_of_the_schedule_is_missing_until_it_is_published(tmp_path: Path, 
     nights = nights_of(tmp_path, "30 2 * * *", timezone=zone)
     first, second, third = (date.fromisoformat(day) for day in days)
 
-    assert nights.scheduled(first, third) == [first, second, third]
+    assert nights.list_scheduled_run_dates(first, third) == [first, second, third]
     output_of(tmp_path / "out/v0001", days[0])
     output_of(tmp_path / "out/v0002", days[2])
     assert nights.missing(last=third) == [second]
@@ -219,12 +222,12 @@ def test_a_deployment_has_the_job_of_its_file_and_recipe(tmp_path: Path) -> None
         job_variables={"env": {"ROWMILL_FOLDER": str(tmp_path)}},
         parameters={"job": "job.yaml", "dry_run": False, "output": {"path": "nights", "on_existing": "version"}},
     )  # fmt: skip
-    nights = deployed("preprocess/n", known)
+    nights = make_deployed_job("preprocess/n", known)
 
     assert (nights.output, nights.run.timezone, nights.folder) == ("nights", "Europe/Berlin", tmp_path)
     assert nights.is_paused
     known.schedules[0].active = True
-    assert not deployed("preprocess/n", known).is_paused
+    assert not make_deployed_job("preprocess/n", known).is_paused
     nights.check()
 
 
@@ -236,7 +239,7 @@ def test_the_table_names_each_day(tmp_path: Path) -> None:
     output_of(tmp_path / "out/v0001", days[0].isoformat(), "11111111-aaaa", 1234)
     output_of(tmp_path / "out/v0002", days[3].isoformat())
     crashed = SimpleNamespace(id="22222222-bbbb", state_name="Crashed")
-    text = nights_text(nights, {days[1]: crashed}, {days[2]: "no data"})
+    text = tabulate_run_dates(nights, {days[1]: crashed}, {days[2]: "no data"})
 
     lines = [[line[name] for name in ("day", "rows", "seconds", "state")] for line in table_of(text)]
     assert lines == [
@@ -275,7 +278,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
     verdicts = {"statistics": {"verdict": "warn", "findings": findings}, "commit": {"verdict": "pass", "findings": []}}
     (out / "_gate.json").write_text(json.dumps({"format": 1, "gate": "warn", "verdicts": verdicts, "accepted": []}))
 
-    [row] = table_of(nights_text(nights, {}, {}))
+    [row] = table_of(tabulate_run_dates(nights, {}, {}))
     assert row.pop("run").startswith("[11111111](")
     assert row == {
         "day": today.isoformat(), "state": "published: v0001", "rows": "1,200", "seconds": "1.5", "ingest": "1.0",
@@ -294,7 +297,9 @@ def test_the_runs_of_a_job_without_a_date_stand_at_the_day_on_which_they_began(t
     (tmp_path / "out/v0001/_manifest.json").write_text(json.dumps(manifest))
     replaced = SimpleNamespace(id="a", state_name="Completed")
     rates = {"a": {"rows": 5, "seconds": {"ingest": 1.0, "statistics": 2.5}}}
-    text = nights_text(nights, {today: SimpleNamespace(id="b", state_name="Running"), before: replaced}, {}, rates)
+    text = tabulate_run_dates(
+        nights, {today: SimpleNamespace(id="b", state_name="Running"), before: replaced}, {}, rates
+    )
 
     assert text.startswith("The runs of preprocess/n. Its job names no date")
     rows = [[row[name] for name in ("day", "rows", "seconds", "state")] for row in table_of(text)]
@@ -320,7 +325,7 @@ def test_a_day_has_the_hours_that_passed(tmp_path: Path, day: str, hours: int) -
 
     assert len(every) == len({calendar.text(hour) for hour in every}) == hours
     assert all(calendar.parse(calendar.text(hour), "--from") == hour for hour in every)
-    assert [calendar.shown(hour) for hour in (every[0], every[-1])] == [
+    assert [calendar.format_run_date(hour) for hour in (every[0], every[-1])] == [
         f"{day} 00:00+0{2 if hours == 25 else 1}:00", f"{day} 23:00+0{2 if hours == 23 else 1}:00"
     ]  # fmt: skip
 
@@ -363,9 +368,9 @@ def test_an_hour_is_published_if_a_manifest_says_so_and_missing_else(tmp_path: P
     first, last = calendar.parse("2026-10-24T23", "--from"), calendar.parse("2026-10-25T04", "--to", is_last=True)
 
     def shown(hours: Iterable[date]) -> list[str]:
-        return [calendar.shown(hour)[8:] for hour in hours if hour >= first]
+        return [calendar.format_run_date(hour)[8:] for hour in hours if hour >= first]
 
-    assert shown(nights.published()) == ["25 02:00+02:00", "25 03:00+01:00"]
+    assert shown(nights.find_published_outputs()) == ["25 02:00+02:00", "25 03:00+01:00"]
     assert shown(nights.missing(first, last)) == [
         "24 23:00+02:00",
         "25 00:00+02:00",
@@ -381,7 +386,7 @@ def announced(folder: Path, created: str, train: Train) -> None:
     """The note of a publication in an output."""
     split = SplitFacts("", 5, 100, 1, folder.name)
     note = Publication(folder.name, "preprocess", "run", created, [split], None, None, None, None, [], train=train)
-    write_note(folder / PUBLISHED, dumped(note))
+    write_note(folder / PUBLISHED, dump_document(note))
 
 
 def covers(event: Event) -> bool:

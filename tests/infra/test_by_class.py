@@ -24,17 +24,17 @@ from pydantic import ValidationError
 
 from flows.job.job import load_job
 from infra.clusters import by_class
-from infra.clusters.expected import expected
+from infra.clusters.expected import estimate_workers
 from infra.clusters.model import MANAGERS, Cluster, Engine
 from infra.clusters.remote import RunningCluster
-from infra.clusters.resolve import resolved
+from infra.clusters.resolve import resolve_cluster
 from infra.workers.imports import pre_import
 from infra.workers.plugin import RetireByName, SetUp, _addresses
 from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
-from tasks.stages.ingest import _planned
+from tasks.stages.ingest import _plan_split
 from tests.clusters import IMPORTS, ON_LOOPBACK, ThreadWorker, make_cluster, start_threads
 from tests.conftest import python_path
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
@@ -496,21 +496,21 @@ def test_adapt_is_for_a_class_as_well() -> None:
     assert own.scaling == {"minimum": 2, "maximum": 4}
     own = own.model_copy(update={"adapt_kwargs": {"interval": "1s"}})
     assert own.scaling == {"minimum": 2, "maximum": 4, "interval": "1s"}
-    assert len(expected(own).workers) == 2
+    assert len(estimate_workers(own).workers) == 2
 
 
 def test_what_a_preview_expects_of_a_class() -> None:
     asked = {"cores": 8, "processes": 2, "memory": "16GB"}
-    found = expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs=asked, workers=4))
+    found = estimate_workers(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs=asked, workers=4))
     assert (len(found.workers), found.threads, found.smallest_memory) == (4, 16, 8 * 10**9)
     asked = {"n_workers": 3, "threads_per_worker": 2, "memory_limit": "1GB"}
-    found = expected(Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=asked))
+    found = estimate_workers(Cluster(cluster_class="distributed.LocalCluster", cluster_kwargs=asked))
     assert (len(found.workers), found.threads, found.smallest_memory) == (3, 6, 10**9)
     own = Cluster(cluster_class="tests.infra.own_cluster.OwnCluster", engine="cudf", adapt_kwargs={"minimum": 2})
-    assert resolved(own) == ("class", "cudf")
-    assert len(expected(own).workers) == 2
+    assert resolve_cluster(own) == ("class", "cudf")
+    assert len(estimate_workers(own).workers) == 2
     with pytest.raises(JobError, match="PBSCluster does not take the arguments"):
-        expected(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 8}))
+        estimate_workers(Cluster(cluster_class="dask_jobqueue.PBSCluster", cluster_kwargs={"cores": 8}))
 
 
 def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: Path) -> None:
@@ -527,7 +527,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
             source = {"part_mem_fraction": share, "partition_size": None}
             request = load_job(make_job(data, tmp_path / "out", source=source)).request("pandas")
             dataset = Dataset(data, engine="pandas", part_mem_fraction=share, client=client).npartitions
-            seen[share] = (len(_planned(request, "", request.source.path, pool).plan.partitions), dataset)
+            seen[share] = (len(_plan_split(request, "", request.source.path, pool).plan.partitions), dataset)
     assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}
 
 

@@ -23,7 +23,7 @@ from infra import gpus
 from infra.clusters import local, resolve
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
 from infra.clusters.model import Cluster
-from infra.clusters.resolve import Connection, resolved, workers_of
+from infra.clusters.resolve import Connection, resolve_cluster, workers_of
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tests.clusters import make_cluster, start_threads
@@ -136,32 +136,32 @@ def test_a_worker_that_takes_its_time_to_die_fails_nothing(monkeypatch: pytest.M
 @pytest.mark.promise("`auto` takes the GPUs of the host if there are any, else its cores")
 @pytest.mark.parametrize("form", [{"kind": "cpu"}, {"kind": "auto"}, {}])
 def test_without_a_gpu_the_cores_are_taken(form: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "installed", list)
-    assert resolved(Cluster(**form)) == ("cpu", "pandas")
+    monkeypatch.setattr(gpus, "list_all_gpus", list)
+    assert resolve_cluster(Cluster(**form)) == ("cpu", "pandas")
 
 
 @pytest.mark.promise("`auto` takes the GPUs of the host if there are any, else its cores")
 @pytest.mark.promise("a worker per GPU, cuDF instead of pandas", "infra/README.md#on-gpus")
 @pytest.mark.promise("`the packages for GPUs are not installed`")
 def test_a_gpu_is_taken_if_its_packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "installed", lambda: [T4])
+    monkeypatch.setattr(gpus, "list_all_gpus", lambda: [T4])
     monkeypatch.setattr(gpus, "packages_missing", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert resolved(Cluster()) == resolved(Cluster(kind="cuda")) == ("cuda", "cudf")
+    assert resolve_cluster(Cluster()) == resolve_cluster(Cluster(kind="cuda")) == ("cuda", "cudf")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert resolved(Cluster()) == ("cpu", "pandas")
+    assert resolve_cluster(Cluster()) == ("cpu", "pandas")
     with pytest.raises(GiveUpError, match="CUDA_VISIBLE_DEVICES is ''"):
-        resolved(Cluster(kind="cuda"))
+        resolve_cluster(Cluster(kind="cuda"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "packages_missing", lambda: ["cudf"])
-    assert resolved(Cluster()) == ("cpu", "pandas")
+    assert resolve_cluster(Cluster()) == ("cpu", "pandas")
     with pytest.raises(GiveUpError, match=r"missing: cudf\n.*pip install 'rowmill\[cuda13\]'"):
         make_cluster(Cluster(kind="cuda"))
 
 
 def test_a_worker_with_the_packages_but_no_visible_gpu_is_one_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "find_spec", lambda name: object())
-    monkeypatch.setattr(gpus, "installed", lambda: [gpus.Gpu(0, "GPU-a", "T4", 16)])
+    monkeypatch.setattr(gpus, "list_all_gpus", lambda: [gpus.Gpu(0, "GPU-a", "T4", 16)])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert gpus.is_usable()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -173,8 +173,8 @@ def test_a_worker_with_the_packages_but_no_visible_gpu_is_one_of_the_cpu(monkeyp
 
 @pytest.mark.promise("`no GPU`", "infra/README.md#when-it-fails")
 def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "installed", list)
-    for attempt in (make_cluster, resolved):
+    monkeypatch.setattr(gpus, "list_all_gpus", list)
+    for attempt in (make_cluster, resolve_cluster):
         with pytest.raises(GiveUpError) as caught:
             attempt(Cluster(kind="cuda"))
         assert str(caught.value).splitlines() == [
@@ -186,16 +186,16 @@ def test_a_gpu_asked_for_and_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.promise("the protocol (tls; ucx and tcp only with `unencrypted: true`)")
 def test_only_the_gpus_asked_for_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "installed", lambda: H200)
+    monkeypatch.setattr(gpus, "list_all_gpus", lambda: H200)
     monkeypatch.setattr(gpus, "packages_missing", list)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert resolve.chosen_gpus(Cluster(visible_devices=[1, 0])) == H200[::-1]
-    assert resolve.chosen_gpus(Cluster(visible_devices="GPU-1")) == H200[1:]
-    assert resolve.chosen_gpus(Cluster(workers=1)) == H200[:1]
+    assert resolve.choose_gpus(Cluster(visible_devices=[1, 0])) == H200[::-1]
+    assert resolve.choose_gpus(Cluster(visible_devices="GPU-1")) == H200[1:]
+    assert resolve.choose_gpus(Cluster(workers=1)) == H200[:1]
     with pytest.raises(GiveUpError, match=r"no GPU 7\n.*\n  do: choose from: 0 \(H200\), 1 \(H200\)"):
-        resolve.chosen_gpus(Cluster(visible_devices=[0, 7]))
+        resolve.choose_gpus(Cluster(visible_devices=[0, 7]))
     with pytest.raises(GiveUpError, match="3 workers for 2 GPU"):
-        resolve.chosen_gpus(Cluster(workers=3))
+        resolve.choose_gpus(Cluster(workers=3))
 
 
 @pytest.mark.promise("sizes per worker: 16GB, or 0.5 of the whole")
@@ -234,7 +234,7 @@ def elsewhere() -> Iterator[str]:
 @pytest.mark.promise("rowmill never closes it", "flows/KEYS.md#cluster")
 def test_a_running_scheduler_is_used_and_never_closed(elsewhere: str) -> None:
     asked = Cluster(kind="address", address=elsewhere)
-    assert resolved(asked) == ("address", "cudf" if find_spec("cudf") else "pandas")
+    assert resolve_cluster(asked) == ("address", "cudf" if find_spec("cudf") else "pandas")
     for _ in range(2):
         with make_cluster(asked) as cluster:
             assert cluster.scheduler_address == elsewhere

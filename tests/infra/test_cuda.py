@@ -105,9 +105,9 @@ def rows_learned(found: Any) -> int:
 
 
 def spilled_to_host(dask_worker: Any) -> int:
-    from tasks.cluster.monitor import _spilled
+    from tasks.cluster.monitor import _count_spilled_bytes
 
-    return _spilled(dask_worker.data)[0]
+    return _count_spilled_bytes(dask_worker.data)[0]
 
 
 def test_what_is_learned_spills_to_the_host() -> None:

@@ -156,7 +156,7 @@ def test_serve_runs_one_at_a_time_and_ends_cleanly(
         assert not api.read_deployment(served.id).paused
         until(lambda: api.read_flow_run(first.id).state_name != "Scheduled", "the first run is taken")
         long = {"output": {"path": "long"}, "run": {"lock": "wait"}}
-        with Staging(folder / "long").locked():  # for which the second run waits
+        with Staging(folder / "long").hold_lock():  # for which the second run waits
             second = api.create_flow_run_from_deployment(served.id, parameters=long)
             assert final_state(api, first.id, folder / "log.txt") == "Completed"
             assert json.loads((folder / "out/_manifest.json").read_text())["seed"] == 7

@@ -165,9 +165,9 @@ def test_tags_of_a_flow_run_can_be_left_out() -> None:
     from prefect import tags
     from prefect.context import TagsContext
 
-    from flows.run.stages import untagged
+    from flows.run.stages import suspend_tags
 
-    with tags("ours"), untagged():
+    with tags("ours"), suspend_tags():
         assert TagsContext.get().current_tags == set()
 
 
@@ -210,7 +210,7 @@ def test_a_store_of_dask_knows_what_it_has_spilled(tmp_path: Path) -> None:
 
     store = SpillBuffer(str(tmp_path), target=100)
     store["large"] = b"x" * 5000
-    on_host, on_disk = monitor._spilled(store)
+    on_host, on_disk = monitor._count_spilled_bytes(store)
     assert on_host == 0
     assert on_disk > 1000
 

@@ -30,7 +30,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Any:
     """host(gpus, shared): what NVML and /dev/shm (MiB free of as many) say from now on."""
 
     def is_now(found: list[Gpu], shared: int = 1024) -> None:
-        monkeypatch.setattr(gpus, "installed", lambda: found)
+        monkeypatch.setattr(gpus, "list_all_gpus", lambda: found)
         usage = Usage(shared * 2**20, 0, shared * 2**20)
         monkeypatch.setattr(gpu_errors.shutil, "disk_usage", lambda _: usage)
 
@@ -65,7 +65,7 @@ def test_ucx_asked_for_with_too_little_shared_memory_is_refused(host: Any) -> No
 def test_gpus_that_go_away_between_plan_and_start(host: Any) -> None:
     host(H200)
     job = Cluster(kind="cuda", visible_devices=["0", "1"])
-    assert resolve.resolved(job).engine == "cudf"
+    assert resolve.resolve_cluster(job).engine == "cudf"
     host(H200[:1])
     with pytest.raises(GiveUpError, match=r"no GPU 1\n.*cluster.visible_devices\n.*choose from: 0 \(H200\)"):
         kinds.make_cluster(job)

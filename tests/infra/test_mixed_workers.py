@@ -16,7 +16,7 @@ from distributed import Client, get_task_stream
 
 from flows.job.job import load_job
 from infra.clusters import resolve
-from infra.clusters.expected import expected
+from infra.clusters.expected import estimate_workers
 from infra.clusters.model import STAGES, Cluster
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
@@ -112,7 +112,7 @@ def test_each_stage_runs_on_workers_that_fit_and_writes_the_files_of_one_kind(
         state = run_job(text, tmp_path / "out", at(mixed, RESOURCES), run={"exchange": exchange})
     assert state.is_completed()
     assert ran_on(stream, mixed) == {stage: {kind} for stage, kind in KINDS.items()}
-    planned = expected(Cluster(**at(mixed, RESOURCES)))
+    planned = estimate_workers(Cluster(**at(mixed, RESOURCES)))
     assert (len(planned.workers), planned.threads) == (2, 2)
     assert Manifest.load(tmp_path / "out").data["exchange"] == exchange
     assert digests(tmp_path / "out") == of_one_kind
@@ -194,7 +194,7 @@ def test_a_stage_has_the_engine_of_all_its_workers() -> None:
     operators = mixed_section("statistics", "transform", "shuffle_write", ingest={"CPU": 1})
     every = mixed_section(*STAGES)
     learning = mixed_section("statistics")
-    assert [resolve.resolved(c).engine for c in (operators, every, learning)] == ["cudf", "cudf", "pandas"]
+    assert [resolve.resolve_cluster(c).engine for c in (operators, every, learning)] == ["cudf", "cudf", "pandas"]
     assert [resolve.stage_engines(c) for c in (operators, every, learning)] == [
         {"ingest": "pandas", "statistics": "cudf", "transform": "cudf", "shuffle_write": "cudf"},
         {},

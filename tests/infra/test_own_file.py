@@ -85,7 +85,7 @@ def test_the_watch_does_not_wait_behind_a_long_job(own: Path, api: Any, worker: 
     from prefect.states import Cancelling
 
     deployment = api.read_deployment_by_name("preprocess/own")
-    with Staging(own / "out/long").locked():  # for which the job waits
+    with Staging(own / "out/long").hold_lock():  # for which the job waits
         given = {"output": {"path": "out/long"}}
         long, next_ = (api.create_flow_run_from_deployment(deployment.id, parameters=given) for _ in range(2))
         until(lambda: api.read_flow_run(long.id).state_name == "Running", "the job runs")

@@ -24,7 +24,7 @@ from infra.clusters.keyword_types import PLAIN
 from infra.clusters.model import RESERVED, Cluster, cluster_model
 from infra.clusters.preset import FOLDER, OWN, VARIABLE, Keyword, read_own, read_preset, read_presets
 from infra.clusters.remote import RunningCluster
-from infra.clusters.resolve import resolved
+from infra.clusters.resolve import resolve_cluster
 from tasks.errors import JobError
 from tests.clusters import IMPORTS
 from tests.infra.elsewhere import ROOT, environment
@@ -195,7 +195,7 @@ def test_the_example_of_the_page_is_a_kind_with_all_that_rowmill_gives(folder: P
     pytest.importorskip("dask_jobqueue", reason="needs dask-jobqueue: pip install '.[test]'")
     own = {"memory": "64GB", "project": "shop", "gpus": 2, "modules": ["module load cuda"]}
     asked = with_presets()(kind="night_queue", workers=4, night_queue=own, interface="lo")
-    assert resolved(asked) == ("night_queue", "cudf")
+    assert resolve_cluster(asked) == ("night_queue", "cudf")
     assert (asked.gpus, asked.scaling, asked.has_no_gpus) == (2, {}, False)
     assert script(asked) == [
         "#!/usr/bin/env bash",

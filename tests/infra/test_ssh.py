@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from infra.clusters.model import Cluster
 from infra.clusters.remote import worker_options, worker_settings
-from infra.clusters.resolve import resolved
+from infra.clusters.resolve import resolve_cluster
 from infra.workers.imports import pre_import
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError, JobError
@@ -171,7 +171,7 @@ def test_hosts_that_cannot_be_had(
 @pytest.mark.promise("scheduler on the first host, a worker on each (one per GPU)")
 def test_gpus_of_other_hosts_are_used_by_dask_cuda() -> None:
     one = Cluster(kind="ssh", ssh={"hosts": ["a"], "gpus": 1}, rmm_pool_size="60GB")
-    assert resolved(one) == ("ssh", "cudf")
+    assert resolve_cluster(one) == ("ssh", "cudf")
     assert worker_options(one, 1, IMPORTS) == {
         "nthreads": 8, "dashboard": False, "dashboard_address": "127.0.0.1:0", "device_memory_limit": 0.45,
         "rmm_allocator_external_lib_list": ["cupy"], "pre_import": LOADED, "resources": "GPU=1",

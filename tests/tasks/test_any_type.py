@@ -19,7 +19,7 @@ from tasks import engines, ops
 from tasks.core.dtypes import leaf_type
 from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
-from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
+from tasks.engines.convert.gpu_types import from_stand_in, is_foreign, mark_of, stand_in, type_of_mark
 from tasks.errors import DataError
 from tasks.graph.node import as_node
 from tasks.job.request import make_request
@@ -79,10 +79,10 @@ def test_what_stands_for_a_column_of_a_type_gives_it_back(dtype: pa.DataType, ro
     array = values(dtype, rows, seed).slice(first)
     found = stand_in(array)
     order = pa.array(random.Random(seed).sample(range(len(array)), len(array)), pa.int64())
-    again = restored(found.take(order), dtype)
+    again = from_stand_in(found.take(order), dtype)
 
     again.validate(full=True)
-    assert again.type == marked_type(mark_of(dtype)) == dtype
+    assert again.type == type_of_mark(mark_of(dtype)) == dtype
     assert again.to_pylist() == array.take(order).to_pylist()
     assert not is_foreign(dtype) or found.type != dtype
 
@@ -90,10 +90,10 @@ def test_what_stands_for_a_column_of_a_type_gives_it_back(dtype: pa.DataType, ro
 def test_what_cudf_forgets_of_types_without_values_is_restored() -> None:
     """Of lists without elements it makes lists of nulls, of strings that are all null and the like no type at all."""
     dtype = pa.map_(pa.string(), pa.struct([("a", pa.binary())]))
-    found = restored(pa.array([[], None], pa.list_(pa.null())), dtype)
+    found = from_stand_in(pa.array([[], None], pa.list_(pa.null())), dtype)
     found.validate(full=True)
     assert (found.type, found.to_pylist()) == (dtype, [[], None])
-    assert restored(pa.nulls(2), dtype).equals(pa.nulls(2, dtype))
+    assert from_stand_in(pa.nulls(2), dtype).equals(pa.nulls(2, dtype))
 
 
 @given(TYPES, st.integers(0, 9), st.integers(0, 99))

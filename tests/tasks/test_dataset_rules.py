@@ -222,7 +222,7 @@ def test_texts_are_read_as_in_the_fit_and_split_once(
 ) -> None:
     frame = write_data(tmp_path / "data", text=True)
     looks: list[str] = []
-    whole = key_ranges.reduced_ranges
+    whole = key_ranges.reduce_by_key
     monkeypatch.setattr(
         "tasks.shuffle.row_sets.reduced_ranges", lambda *args, **more: looks.append("look") or whole(*args, **more)
     )

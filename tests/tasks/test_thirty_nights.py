@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.commands.discard import discarded, restored
+from flows.commands.discard import discard_version, restore_version
 from flows.job.job import make_application, make_job
 from flows.nights.base import BasePlugin
 from tasks.core.contract import make_contract
@@ -32,7 +32,7 @@ from tasks.gate.earlier_outputs import good_versions
 from tasks.loading import loader
 from tasks.profile.output_profile import read_profile
 from tasks.storage.discarded import is_discarded
-from tasks.storage.retention import removed_nights
+from tasks.storage.retention import read_removed_versions
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.flows.test_fit_apply import written
@@ -377,8 +377,8 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     bad["k"] = [f"bad{number % 9}" for number in bad["n"]]
     night(10, job, "v0010", "v0011", columns=bad)
     with pytest.raises(JobError, match="v0011 was learned on top of v0010"):
-        discarded(out / "v0010")
-    assert discarded(out / "v0011")[-1] == "_latest is v0010 now"
+        discard_version(out / "v0010")
+    assert discard_version(out / "v0011")[-1] == "_latest is v0010 now"
 
     texts = columns_of(11)
     texts["k"][:4] = ["007", "7", "07", "7.0"]
@@ -434,7 +434,9 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     assert is_discarded(out / "v0022")
     night(18, job, "v0023", "v0024")
     state.write_bytes(learned)
-    assert "v0024 was learned without it: readers of several versions leave it out" in restored(out / "v0022")[-1]
+    assert (
+        "v0024 was learned without it: readers of several versions leave it out" in restore_version(out / "v0022")[-1]
+    )
 
     night(20, job, "v0024", "v0025")
     story.check_versions(*range(1, 26))
@@ -445,7 +447,7 @@ def test_thirty_nights(story: Story, caplog: pytest.LogCaptureFixture) -> None:
     night(21, job, "v0025", "v0026", output={"keep_versions": 5})
     story.check_versions(5, 16, 17, 22, 23, 24, 25, 26)
     gone = [1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21]
-    assert [one.version for one in removed_nights(out)] == [f"v{number:04d}" for number in gone]
+    assert [one.version for one in read_removed_versions(out)] == [f"v{number:04d}" for number in gone]
     seen += [row for batch in held for row in batch.to_pylist()]
     del held
     for name, values in story.rows["v0016"].items():

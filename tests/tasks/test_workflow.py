@@ -461,11 +461,11 @@ def _dask_frame(tmp_path: Path) -> Dataset:
 def test_lost_workers_and_short_memory_of_a_call_say_what_to_change() -> None:
     from distributed import KilledWorker
 
-    from tasks.cluster.lost_worker import explained_losses
+    from tasks.cluster.lost_worker import explain_losses
 
     with (
         pytest.raises(TransientError, match=r"1 worker\(s\) were lost with the same work of fit") as caught,
-        explained_losses("fit", LocalPool(2), "pandas"),
+        explain_losses("fit", LocalPool(2), "pandas"),
     ):
         raise KilledWorker("task", None, 0)  # type: ignore[arg-type]
     assert "2 thread(s)" in caught.value.why
@@ -473,7 +473,7 @@ def test_lost_workers_and_short_memory_of_a_call_say_what_to_change() -> None:
     assert "a higher memory_limit" in caught.value.do
     with (
         pytest.raises(TransientError, match="there is not enough memory for to_parquet"),
-        explained_losses("to_parquet", LocalPool(2), "pandas"),
+        explain_losses("to_parquet", LocalPool(2), "pandas"),
     ):
         raise MemoryError
 

@@ -23,7 +23,7 @@ from flows.commands.console import (
     debugging,
     escape_what_cannot_be_printed,
     print_document,
-    reported,
+    report_failures,
     say_error,
     say_failure,
     terminal,
@@ -144,7 +144,7 @@ def rowmill(
 
 
 @app.command(rich_help_panel=FIRST)
-@reported
+@report_failures
 def demo(
     path: Annotated[Path, typer.Option(help="folder for data/ and out/")] = Path("rowmill-demo"),
     rows: Annotated[int, typer.Option(min=1, help="rows of the toy data set")] = 1_000_000,
@@ -178,7 +178,7 @@ def demo(
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def run(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     set_: Annotated[
@@ -216,7 +216,7 @@ def run(
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def fit(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
     path: Annotated[Path, typer.Option(help="folder of the fitted workflow", show_default=False)],
@@ -248,7 +248,7 @@ def fit(
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def apply(
     fitted: Annotated[Path, typer.Argument(help="a fitted workflow, or the output of a run", show_default=False)],
     source: Annotated[
@@ -285,7 +285,7 @@ def apply(
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def refit(
     base: Annotated[
         Path, typer.Argument(help="the output whose newest good version is learned on top of", show_default=False)
@@ -330,7 +330,7 @@ def refit(
 
 
 @app.command(rich_help_panel=FIRST)
-@reported
+@report_failures
 def sample(
     name: Annotated[SampleName, typer.Argument(help="which data set to imitate")],
     path: Annotated[Path, typer.Option(help="folder to fill", show_default=False)],
@@ -364,7 +364,7 @@ def sample(
 
       rowmill sample ecommerce --nights 31 --rows 100000 --path data/shop
     """
-    from flows.sample import make_nights, make_sample
+    from flows.sample import make_batches, make_sample
     from tasks.core.units import amount
 
     console = terminal()
@@ -372,9 +372,9 @@ def sample(
     options: dict[str, Any]
     with console.status(f"making {rows:,} rows" + (" for each night" if nights else "")):
         if nights:
-            _check_nights(name.value, drift or columns is not None)
-            options = _options_of_nights(**of_nights)
-            written = make_nights(path, nights, rows, seed, files=files, format=format.value, **options)
+            _check_batch_options(name.value, drift or columns is not None)
+            options = _parse_batch_options(**of_nights)
+            written = make_batches(path, nights, rows, seed, files=files, format=format.value, **options)
         elif lone := [key for key, value in of_nights.items() if value]:
             from tasks.errors import JobError
 
@@ -388,7 +388,7 @@ def sample(
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 
 
-def _check_nights(name: str, is_other: bool) -> None:
+def _check_batch_options(name: str, is_other: bool) -> None:
     """A JobError for nights of another sample than the shop; `is_other`: with options of those."""
     from tasks.errors import JobError
 
@@ -397,8 +397,8 @@ def _check_nights(name: str, is_other: bool) -> None:
         raise JobError(what, do="rowmill sample ecommerce --nights 31 --path data/shop")
 
 
-def _options_of_nights(start: str | None, new_ids: float | None, only: list[str] | None) -> dict[str, Any]:
-    """What `make_nights` is given of the options of `rowmill sample`; a JobError for a text that is not a day."""
+def _parse_batch_options(start: str | None, new_ids: float | None, only: list[str] | None) -> dict[str, Any]:
+    """What `make_batches` is given of the options of `rowmill sample`; a JobError for a text that is not a day."""
     from datetime import date
 
     from tasks.errors import JobError
@@ -415,7 +415,7 @@ def _options_of_nights(start: str | None, new_ids: float | None, only: list[str]
 
 
 @app.command(rich_help_panel=FIRST)
-@reported
+@report_failures
 def new(
     data: Annotated[
         list[str], typer.Argument(metavar="DATA..", help="files, folders, globs or URLs", show_default=False)
@@ -446,7 +446,7 @@ def new(
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def schema() -> None:
     """Print the JSON Schema of a job, with which editors complete keys, operators and choices, and mark mistakes.
 
@@ -464,7 +464,7 @@ def schema() -> None:
 
 
 @app.command(rich_help_panel=OUTPUTS)
-@reported
+@report_failures
 def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
     """Check an output against its manifest: every part exists with its size and checksum, and there are no others.
 
@@ -476,11 +476,11 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
       rowmill verify out/toy && python train.py
     """
-    from flows.commands.inspect import remedy, verified
+    from flows.commands.inspect import remedy, verify_output
     from tasks.errors import DataError
 
     try:
-        lines, damages = verified(out)
+        lines, damages = verify_output(out)
     except DataError as error:
         say_error(str(error))
         raise typer.Exit(NO_OUTPUT) from None
@@ -495,7 +495,7 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
 
 
 @app.command(rich_help_panel=OUTPUTS)
-@reported
+@report_failures
 def inspect(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
@@ -526,7 +526,7 @@ def inspect(
 
 
 @app.command(rich_help_panel=OUTPUTS)
-@reported
+@report_failures
 def lineage(
     out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
     column: Annotated[str | None, typer.Option(help="only this column", show_default=False)] = None,
@@ -548,7 +548,7 @@ def lineage(
 
 
 @app.command(rich_help_panel=OUTPUTS)
-@reported
+@report_failures
 def report(
     out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
@@ -574,7 +574,7 @@ def report(
 
 
 @app.command(rich_help_panel=OUTPUTS)
-@reported
+@report_failures
 def versions(
     out: Annotated[Path, typer.Argument(help="output folder with versions, or without", show_default=False)],
 ) -> None:
@@ -590,18 +590,18 @@ def versions(
     from rich.markdown import Markdown
 
     from flows.published.versions_page import versions_text
-    from tasks.core.markdown import unescaped
+    from tasks.core.markdown import unescape_markdown
 
     text = versions_text(out.resolve())
     console = terminal()
     if console.is_terminal:
         console.print(Markdown(text))
     else:
-        print(unescaped(text))
+        print(unescape_markdown(text))
 
 
 @app.command(rich_help_panel=JOBS)
-@reported
+@report_failures
 def ops(
     name: Annotated[
         str | None, typer.Argument(help="an operator, or module:Name of one of your own", show_default=False)
@@ -628,7 +628,7 @@ def ops(
 
 
 @app.command(rich_help_panel=NIGHTS)
-@reported
+@report_failures
 def trigger(
     paths: Annotated[list[str], typer.Argument(metavar="PATH..", help="files, folders or URLs", show_default=False)],
     pattern: Annotated[
@@ -668,7 +668,7 @@ OF_OTHER_MODULES: dict[str, tuple[Callable[..., None], ...]] = {
 }
 for panel, commands in OF_OTHER_MODULES.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(reported(command))
+        app.command(rich_help_panel=panel)(report_failures(command))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks import engines
 from tasks.cluster.current import using
-from tasks.cluster.dask_frames import delayed_parts
+from tasks.cluster.dask_frames import delay_parts
 from tasks.cluster.pool import FAN_IN
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
@@ -122,8 +122,8 @@ def _stack_blocks(dataset: Dataset, matrices: Matrices) -> Any:
     counts = {part: rows for part, rows in zip(parts, dataset.row_counts(parts), strict=True) if rows}
     if not counts:
         return da.empty((0, len(matrices.names)))
-    blocks = delayed_parts(_read_block, matrices, [*counts], "matrix")
-    return matrices.stacked(blocks, [*counts.values()], len(matrices.names))
+    blocks = delay_parts(_read_block, matrices, [*counts], "matrix")
+    return matrices.stack_blocks(blocks, [*counts.values()], len(matrices.names))
 
 
 def _read_block(matrices: Matrices, block: Partition) -> Any:

@@ -37,25 +37,25 @@ def check_operator(columns: list[Any], operator: Operator, table: pa.Table, engi
     assert again == operator, f"{again!r}, made of the JSON of {operator!r}, is another operator"
 
     workflow = Workflow(columns >> operator).fit(Dataset(table, engine=engine))
-    whole = _applied(workflow, table, engine)
+    whole = _apply_workflow(workflow, table, engine)
     promised = workflow.output_schema.to_arrow()
     assert whole.schema.equals(promised), f"the output has the types {whole.schema}, and {promised} was promised"
     by_row = not (operator.removes_rows or operator.groups_rows or operator.run_columns)
     for cuts in _cuts(table) if by_row else ():
-        parts = [_applied(workflow, part, engine) for part in _cut(table, cuts)]
+        parts = [_apply_workflow(workflow, part, engine) for part in _cut_table(table, cuts)]
         pieces = pa.concat_tables(parts).to_pydict()
         assert _close(pieces, whole.to_pydict()), f"cut before the rows {cuts} the table gives other rows: {pieces}"
     assert repr(table.to_pylist()) == repr(before), "the operator changed its input"
 
     with tempfile.TemporaryDirectory() as folder:
         workflow.save(Path(folder) / "fitted")
-        saved = _applied(Workflow.load(Path(folder) / "fitted"), table, engine).to_pydict()
+        saved = _apply_workflow(Workflow.load(Path(folder) / "fitted"), table, engine).to_pydict()
     assert _close(saved, whole.to_pydict()), f"the saved workflow gives other rows: {saved}"
     if isinstance(operator, Learned) and operator.passes and by_row:
         _check_learned(columns, operator, table, engine)
 
 
-def _applied(workflow: Workflow, table: pa.Table, engine: str) -> pa.Table:
+def _apply_workflow(workflow: Workflow, table: pa.Table, engine: str) -> pa.Table:
     """The output of a table, computed by the engine."""
     kernels = engines.engine(engine)
     parts = [{name: kernels.host(column) for name, column in part.items()} for part in _frames(workflow, table, engine)]
@@ -68,17 +68,17 @@ def _frames(workflow: Workflow, table: pa.Table, engine: str) -> Iterator[Any]:
 
 def _check_learned(columns: list[Any], operator: Learned, table: pa.Table, engine: str) -> None:
     for unit in operator.units([tuple(c) if isinstance(c, list) else c for c in columns]):
-        expected = _learned(operator, unit, table, engine, (), backward=False)
+        expected = _learn_from_parts(operator, unit, table, engine, (), backward=False)
         for cuts in _cuts(table):
             for backward in (False, True):
-                values = _learned(operator, unit, table, engine, cuts, backward)
+                values = _learn_from_parts(operator, unit, table, engine, cuts, backward)
                 assert _close(values, expected), (
                     f"of {', '.join(unit)}, cut before the rows {cuts} and merged from the "
                     f"{'end' if backward else 'start'}, {values} was learned, and {expected} of the whole"
                 )
 
 
-def _learned(
+def _learn_from_parts(
     operator: Learned, unit: tuple[str, ...], table: pa.Table, engine: str, cuts: Sequence[int], backward: bool
 ) -> dict[str, Any]:
     """What is learned of the parts of a table in all passes; parts are merged from the start or from the end."""
@@ -88,7 +88,7 @@ def _learned(
     whole: Any = None
     for _ in range(operator.passes):
         partials = []
-        for start, part in zip(start_rows, _cut(table, cuts), strict=True):
+        for start, part in zip(start_rows, _cut_table(table, cuts), strict=True):
             context = Context(kernels, kernels.row_numbers(start, part.num_rows), training=True, question=question)
             partials.append(operator.observe_unit(kernels.from_arrow(part), unit, context))
         whole = partials.pop() if backward else partials.pop(0)
@@ -104,7 +104,7 @@ def _cuts(table: pa.Table) -> list[tuple[int, ...]]:
     return [cuts for cuts in CUTS if max(cuts, default=0) < table.num_rows]
 
 
-def _cut(table: pa.Table, cuts: Sequence[int]) -> list[pa.Table]:
+def _cut_table(table: pa.Table, cuts: Sequence[int]) -> list[pa.Table]:
     edges = [0, *cuts, table.num_rows]
     return [table.slice(start, stop - start) for start, stop in pairwise(edges)]
 

@@ -118,28 +118,28 @@ def lend(buffer: cupy.ndarray, owner: object, context: Context) -> Header | None
 
 def reaches(context: Context) -> bool:
     """Whether the process that a Dask message goes to can copy out of this GPU."""
-    offer = host_memory.offered_by_recipient(context, OFFER)
+    offer = host_memory.read_recipient_offer(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
 
 def fetch(place: Header) -> cupy.ndarray:
     """Copy a buffer that another process of the host lends into this GPU's memory. OSError if that process is gone."""
     try:
-        return _copied(place)
+        return _copy_from_lender(place)
     except GiveUpError as error:
         if _is_gone(place["pool"]):
             raise ConnectionResetError(f"the process that lent GPU memory is gone: {error.why}") from error
         raise
 
 
-def _copied(place: Header) -> cupy.ndarray:
+def _copy_from_lender(place: Header) -> cupy.ndarray:
     data = driver.CUmemPoolPtrExportData()
     stream = cupy.cuda.get_current_stream()
     ctypes.memmove(data.getPtr(), place["pointer"], EXPORTED)
     copy = cupy.empty(place["nbytes"], cupy.uint8)
-    there = _checked(driver.cuMemPoolImportPointer(_opened_pool(place["pool"]), data))
+    there = _check_driver_result(driver.cuMemPoolImportPointer(_open_pool(place["pool"]), data))
     try:
-        _checked(driver.cuMemcpyDtoDAsync(copy.data.ptr, there, copy.nbytes, stream.ptr))
+        _check_driver_result(driver.cuMemcpyDtoDAsync(copy.data.ptr, there, copy.nbytes, stream.ptr))
         stream.synchronize()
     finally:
         driver.cuMemFreeAsync(there, stream.ptr)
@@ -151,7 +151,7 @@ class Lender:
 
     def __init__(self, pool: driver.CUmemoryPool) -> None:
         self.name = f"rowmill-{uuid4().hex}"
-        self._shared = int(_checked(driver.cuMemPoolExportToShareableHandle(pool, HANDLE, 0)))
+        self._shared = int(_check_driver_result(driver.cuMemPoolExportToShareableHandle(pool, HANDLE, 0)))
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind("\0" + self.name)
         self._socket.listen()
@@ -168,7 +168,7 @@ class Lender:
 @cache
 def this_host() -> str:
     """The name of this host, network namespace (the sockets do not reach beyond it) and user."""
-    return f"{host_memory.booted()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
+    return f"{host_memory.read_boot_id()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
 
 
 @cache
@@ -187,7 +187,7 @@ def reachable(device: int) -> list[str]:
 
 def _can_share(device: int) -> bool:
     handle_types = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES
-    return bool(int(_checked(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
+    return bool(int(_check_driver_result(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
 
 
 def _new_pool(device: int, shared: bool) -> driver.CUmemoryPool:
@@ -195,38 +195,38 @@ def _new_pool(device: int, shared: bool) -> driver.CUmemoryPool:
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.handleTypes = HANDLE if shared else driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
-    wanted.location = _place(device)
-    pool = _checked(driver.cuMemPoolCreate(wanted))
+    wanted.location = _make_location(device)
+    pool = _check_driver_result(driver.cuMemPoolCreate(wanted))
     release_threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    _checked(driver.cuMemPoolSetAttribute(pool, release_threshold, driver.cuuint64_t(2**64 - 1)))
+    _check_driver_result(driver.cuMemPoolSetAttribute(pool, release_threshold, driver.cuuint64_t(2**64 - 1)))
     return pool
 
 
-def _place(device: int) -> driver.CUmemLocation:
+def _make_location(device: int) -> driver.CUmemLocation:
     place = driver.CUmemLocation()
     place.id = device
     place.type = ON_DEVICE
     return place
 
 
-def _opened_pool(name: str) -> driver.CUmemoryPool:
+def _open_pool(name: str) -> driver.CUmemoryPool:
     """The pool of another process; opens it at the first call."""
     with _opening:
         if name not in _opened:
-            _opened[name] = _received(name)
+            _opened[name] = _receive_pool(name)
         return _opened[name]
 
 
 def _is_gone(name: str) -> bool:
     """Whether the process whose pool has this name has ended."""
     try:
-        with _connected(name):
+        with _connect_to_lender(name):
             return False
     except OSError:
         return True
 
 
-def _connected(name: str) -> socket.socket:
+def _connect_to_lender(name: str) -> socket.socket:
     lender = socket.socket(socket.AF_UNIX)
     lender.settimeout(PATIENCE)
     try:
@@ -237,8 +237,8 @@ def _connected(name: str) -> socket.socket:
     return lender
 
 
-def _received(name: str) -> driver.CUmemoryPool:
-    with _connected(name) as lender:
+def _receive_pool(name: str) -> driver.CUmemoryPool:
+    with _connect_to_lender(name) as lender:
         if _user_of(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
         _, descriptors, _, _ = socket.recv_fds(lender, 1, 1)
@@ -246,11 +246,11 @@ def _received(name: str) -> driver.CUmemoryPool:
         raise ConnectionResetError(f"{name} ended before it handed over its pool")
     (shared,) = descriptors
     access = driver.CUmemAccessDesc()
-    access.location = _place(cupy.cuda.runtime.getDevice())
+    access.location = _make_location(cupy.cuda.runtime.getDevice())
     access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
     try:
-        pool = _checked(driver.cuMemPoolImportFromShareableHandle(shared, HANDLE, 0))
-        _checked(driver.cuMemPoolSetAccess(pool, [access], 1))
+        pool = _check_driver_result(driver.cuMemPoolImportFromShareableHandle(shared, HANDLE, 0))
+        _check_driver_result(driver.cuMemPoolSetAccess(pool, [access], 1))
     finally:
         os.close(shared)
     return pool
@@ -262,7 +262,7 @@ def _user_of(other: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def _checked(result: tuple[Any, ...]) -> Any:
+def _check_driver_result(result: tuple[Any, ...]) -> Any:
     error, *values = result
     if int(error) == int(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY):
         raise MemoryError("the GPU's memory is full")

@@ -12,7 +12,7 @@ from tasks.cluster.transfer import cuda_ipc
 from tasks.cluster.transfer.headers import Context, Header
 
 
-def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[Header, list[Any]]:
+def serialize_buffer(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[Header, list[Any]]:
     """(header, frames) for a buffer of `owner`, the result of a task."""
     place = cuda_ipc.lend(buffer, owner, context)
     if place is not None:
@@ -20,6 +20,6 @@ def sent(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tu
     return serialize(buffer, serializers=(kind,), on_error="raise")
 
 
-def taken(header: Header, frames: Sequence[Any]) -> cupy.ndarray:
+def deserialize_buffer(header: Header, frames: Sequence[Any]) -> cupy.ndarray:
     """The buffer again, in the memory of this process."""
     return cuda_ipc.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))

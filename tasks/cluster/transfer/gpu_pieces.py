@@ -18,9 +18,9 @@ from distributed.protocol.cuda import cuda_deserialize, cuda_serialize
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 from tasks.cluster.transfer import gpu_results, host_memory
-from tasks.cluster.transfer.device_buffers import sent, taken
+from tasks.cluster.transfer.device_buffers import deserialize_buffer, serialize_buffer
 from tasks.cluster.transfer.headers import Context, Header
-from tasks.engines.gpu.order import Pieces, unpacked
+from tasks.engines.gpu.order import Pieces, unpack_pieces
 from tasks.engines.task_result import PiecesResult, TaskResult
 
 KINDS = {"cuda": (cuda_serialize, cuda_deserialize), "dask": (dask_serialize, dask_deserialize)}
@@ -32,16 +32,16 @@ def _register_pieces(kind: str) -> None:
 
     @dumps.register(Pieces)
     def dump(pieces: Pieces, context: Context = None) -> tuple[Header, list[Any]]:
-        packed = pieces if pieces.buffer is not None else pieces.packed()
+        packed = pieces if pieces.buffer is not None else pieces.pack_rows()
         assert packed.buffer is not None  # `packed` makes one
-        header, frames = sent(packed.buffer, pieces, kind, context)
+        header, frames = serialize_buffer(packed.buffer, pieces, kind, context)
         known = pickle.dumps((packed.metadata, packed.marks, packed.offsets))
         return {"buffer": header, "known": known}, frames
 
     @loads.register(Pieces)
     def load(header: Header, frames: list[Any]) -> Pieces:
         metadata, marks, offsets = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
-        return unpacked(metadata, taken(header["buffer"], frames), marks, offsets)
+        return unpack_pieces(metadata, deserialize_buffer(header["buffer"], frames), marks, offsets)
 
 
 def dump(result: TaskResult, kind: str, context: Context) -> tuple[Header, list[Any]]:

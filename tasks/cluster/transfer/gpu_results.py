@@ -19,11 +19,11 @@ import cupy
 import pylibcudf as plc
 
 from tasks.cluster.transfer import cuda_ipc, host_memory
-from tasks.cluster.transfer.device_buffers import sent, taken
+from tasks.cluster.transfer.device_buffers import deserialize_buffer, serialize_buffer
 from tasks.cluster.transfer.headers import Context, Header
 from tasks.core import lent_bytes
 from tasks.engines.gpu.columns import synchronize
-from tasks.engines.gpu.order import Marks, marked, marks_of, pack, unpack
+from tasks.engines.gpu.order import Marks, make_marked_table, marks_of, pack, unpack
 from tasks.engines.gpu.tables import parts_of
 
 ALIGNED = 256  # bytes, as libcudf wants its buffers
@@ -51,7 +51,7 @@ def unpack_run(packed: Packed) -> list[cudf.DataFrame]:
     table = unpack(packed.metadata, packed.buffer)
     ends = list(accumulate(packed.rows))
     parts = plc.copying.split(table, ends[:-1]) if len(ends) > 1 else [table]
-    return [marked([c.copy() for c in part.columns()], packed.marks) for part in parts]
+    return [make_marked_table([c.copy() for c in part.columns()], packed.marks) for part in parts]
 
 
 def _is_plain(value: Any) -> bool:
@@ -128,7 +128,7 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[Header, lis
     known = [packed[1:] for packed in pickler.runs]
     pickler.runs.clear()
     whole, edges = _in_one_buffer(buffers)
-    buffer, frames = sent(whole, value, kind, context)
+    buffer, frames = serialize_buffer(whole, value, kind, context)
     header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
     if not frames:
         _lent[id(value)] = header, whole.nbytes
@@ -141,7 +141,7 @@ def load(header: Header, frames: list[Any]) -> object:
     if "known" not in header:
         return host_memory.load(header, frames)
     edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else
-    whole = taken(header["buffer"], frames)
+    whole = deserialize_buffer(header["buffer"], frames)
     runs = [Packed(whole[start:stop], *rest) for (start, stop), rest in zip(edges, known, strict=True)]
     value = _Unpickler(io.BytesIO(header["value"]), runs).load()
     synchronize()

@@ -65,7 +65,7 @@ def tell(worker: Any, offers: Mapping[str, Any]) -> None:
         arguments["handshake_overrides"] = {**arguments.get("handshake_overrides", {}), **offers}
 
 
-def offered_by_recipient(context: Context, name: str) -> Any:
+def read_recipient_offer(context: Context, name: str) -> Any:
     """The offer `name` in the handshake of the worker to which a Dask message goes; None without one."""
     return ((context or {}).get("recipient") or {}).get(name)
 
@@ -107,17 +107,17 @@ def dump(value: object, context: Context = None) -> tuple[Header, list[Any]]:
 
     Dask keeps the result until the other worker answers, which it does after reading.
     """
-    if not this_host() or offered_by_recipient(context, OFFER) != this_host():
+    if not this_host() or read_recipient_offer(context, OFFER) != this_host():
         raise NotImplementedError
     buffers: list[pickle.PickleBuffer] = []
     head = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    places = [_place(buffer) for buffer in buffers]
+    places = [_locate_buffer(buffer) for buffer in buffers]
     nbytes = sum(place.nbytes for place in places)
     if nbytes < LEAST:
         raise NotImplementedError
     weakref.finalize(value, buffers.clear).atexit = False
     lent_bytes.count(nbytes, on_host=True)
-    return {"head": head, "process": os.getpid(), "started": _started(os.getpid()), "places": places}, []
+    return {"head": head, "process": os.getpid(), "started": _read_start_time(os.getpid()), "places": places}, []
 
 
 def load(header: Header, frames: Sequence[Any]) -> object:
@@ -132,8 +132,8 @@ def load(header: Header, frames: Sequence[Any]) -> object:
         for part, place in zip(parts, places, strict=True)
         for at in range(0, place.nbytes, STEP)
     ]
-    list(_threads().map(lambda step: _read(process, *step), steps))
-    if _started(process) != header["started"]:
+    list(_threads().map(lambda step: _copy_from_process(process, *step), steps))
+    if _read_start_time(process) != header["started"]:
         raise ConnectionResetError(f"process {process}, whose memory was read, is gone")
     return pickle.loads(header["head"], buffers=parts)  # noqa: S301  as Dask sends everything else
 
@@ -144,33 +144,35 @@ def this_host() -> str:
 
     Address 0 of the process that has started this one is a bad address where reading is allowed, else forbidden.
     """
-    if _copied(os.getppid(), np.empty(1, np.uint8), 0) != -EFAULT:
+    if _copy_chunk(os.getppid(), np.empty(1, np.uint8), 0) != -EFAULT:
         return ""
-    return f"{booted()} {Path('/proc/self/ns/pid').readlink()} {Path('/proc/self/ns/user').readlink()} {os.getuid()}"
+    return (
+        f"{read_boot_id()} {Path('/proc/self/ns/pid').readlink()} {Path('/proc/self/ns/user').readlink()} {os.getuid()}"
+    )
 
 
-def booted() -> str:
+def read_boot_id() -> str:
     """The id of this boot of this host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _place(buffer: pickle.PickleBuffer) -> Place:
+def _locate_buffer(buffer: pickle.PickleBuffer) -> Place:
     view = np.frombuffer(buffer.raw(), np.uint8)
     return Place(view.ctypes.data, view.nbytes)
 
 
-def _read(process: int, into: np.ndarray, start: int) -> None:
+def _copy_from_process(process: int, into: np.ndarray, start: int) -> None:
     """Copy bytes of another process. ConnectionResetError if it, or its memory, is gone."""
     done = 0
     while done < len(into):
-        copied = _copied(process, into[done:], start + done)
+        copied = _copy_chunk(process, into[done:], start + done)
         if copied <= 0:
             what = f"memory of process {process} cannot be read"
             raise (ConnectionResetError if -copied in (ESRCH, EFAULT) else OSError)(-copied, what)
         done += copied
 
 
-def _copied(process: int, into: np.ndarray, start: int) -> int:
+def _copy_chunk(process: int, into: np.ndarray, start: int) -> int:
     """How many bytes the kernel copied; the negative number of its error."""
     here = _Span(into.ctypes.data, len(into))
     there = _Span(start, len(into))
@@ -190,7 +192,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), thread_name_prefix="rowmill-copy")
 
 
-def _started(process: int) -> int:
+def _read_start_time(process: int) -> int:
     """When a process started, in the kernel's ticks: its number may be another's by now. 0 if it is gone."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])

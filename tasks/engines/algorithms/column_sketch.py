@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import kind_of
 from tasks.engines.algorithms import exact_sums
-from tasks.engines.algorithms.moments import Moments, joined
-from tasks.engines.algorithms.reductions import extremes, summed, total
+from tasks.engines.algorithms.moments import Moments, merge_moments
+from tasks.engines.algorithms.reductions import extremes, sum_on_device, total
 from tasks.engines.hashing import murmur3
 from tasks.engines.types import Array
 
@@ -133,7 +133,7 @@ def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
     sketch.table = None
     if sketch.kind == "integer":
         numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
-        sketch.least = least(hashed(integer_bits(numbers, np), np))
+        sketch.least = least(hash_bits(integer_bits(numbers, np), np))
         return
     hashes = value_hashes(values)
     places = (hashes >> np.uint64(32)).astype(np.int64) & (BUCKETS - 1)
@@ -141,7 +141,7 @@ def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
     sketch.least = least(hashes)
 
 
-def untabled(sketch: Sketch) -> Sketch:
+def expand_table(sketch: Sketch) -> Sketch:
     """The same sketch without a table."""
     if sketch.table is None:
         return sketch
@@ -159,16 +159,16 @@ def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, 
 
 
 def bin_codes(numbers: Array, xp: ModuleType) -> Array:
-    """The upper 16 bits of numbers as float64, int64: `ordered_bins` takes how often each occurs."""
+    """The upper 16 bits of numbers as float64, int64: `sort_bins` takes how often each occurs."""
     return (numbers.astype(xp.float64, copy=False).view(xp.uint64) >> xp.uint64(48)).view(xp.int64)
 
 
 def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
     """The bins of numbers, each as often as its count says (once without counts)."""
-    return ordered_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
+    return sort_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
 
 
-def ordered_bins(counts: np.ndarray) -> Bins:
+def sort_bins(counts: np.ndarray) -> Bins:
     """The bins that have values, by the order of numbers, from the counts by the upper 16 bits of float64.
 
     Negative numbers nearer to zero than 2^-1026 are in the bin of zero; `counts` is changed so.
@@ -186,7 +186,7 @@ def integer_bits(numbers: Array, xp: ModuleType) -> Array:
     return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
 
 
-def hashed(bits: Array, xp: ModuleType) -> Array:
+def hash_bits(bits: Array, xp: ModuleType) -> Array:
     """A hash of uint64: cheap, spread over all 64 bits."""
     return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
@@ -272,7 +272,7 @@ def integer_sums(values: Array, low: int, high: int, xp: ModuleType) -> tuple[in
     for _ in range(parts - 1):
         limbs[-1:] = [limbs[-1] & xp.uint64((1 << width) - 1), limbs[-1] >> xp.uint64(width)]
     pairs = [(i, j) for i in range(parts) for j in range(i + 1)]
-    sums = [summed(limb) for limb in limbs] + [summed(limbs[i] * limbs[j]) for i, j in pairs]
+    sums = [sum_on_device(limb) for limb in limbs] + [sum_on_device(limbs[i] * limbs[j]) for i, j in pairs]
     whole = [int(value) for value in xp.concatenate(sums).tolist()]  # a GPU is waited for once
     once = sum(value << (i * width) for i, value in enumerate(whole[:parts]))
     squares = sum(
@@ -287,7 +287,7 @@ def weighted_moments(values: Array, counts: Array, xp: ModuleType) -> Moments:
     weights = counts.astype(xp.float64)
 
     def exactly(terms: Array) -> float:
-        (whole,), _ = exact_sums.sums(terms, summed, len(values), xp)
+        (whole,), _ = exact_sums.sums(terms, sum_on_device, len(values), xp)
         return float(whole)
 
     with np.errstate(over="ignore", invalid="ignore"):
@@ -301,14 +301,14 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
     """The sketch of the rows of all parts."""
     first = sketches[0]
     if len(sketches) == 1:
-        return replace(first, tree=_joined([first.tree]))
+        return replace(first, tree=_merge_trees([first.tree]))
     out = Sketch(first.kind, sum(s.rows for s in sketches), sum(s.nulls for s in sketches))
     out.infinite = sum(s.infinite for s in sketches)
     lows = [(s.low, s.high) for s in sketches if s.low is not None]
     if lows:
         out.low = min(low for low, _ in lows)
         out.high = max(high for _, high in lows)
-    out.tree = _joined([s.tree for s in sketches])
+    out.tree = _merge_trees([s.tree for s in sketches])
     if all(s.distinct is not None for s in sketches):
         return _disjoint(out, sketches)
     sums = [s.sums for s in sketches if s.sums is not None]
@@ -323,8 +323,8 @@ def merge(sketches: Sequence[Sketch]) -> Sketch:
             values = sorted(counts)
             out.table = values, np.array([counts[value] for value in values], dtype=np.int64)
             return out
-    sketches = [untabled(s) for s in sketches]
-    out.buckets = _added([s.buckets for s in sketches])
+    sketches = [expand_table(s) for s in sketches]
+    out.buckets = _add_buckets([s.buckets for s in sketches])
     out.least = _least_of([s.least for s in sketches])
     return out
 
@@ -336,8 +336,8 @@ def _least_of(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 def _disjoint(out: Sketch, sketches: Sequence[Sketch]) -> Sketch:
     out.distinct = sum(s.distinct or 0 for s in sketches)
-    out.bins = _added_bins([s.bins for s in sketches])
-    out.buckets = _added([s.buckets for s in sketches])
+    out.bins = _add_bins([s.bins for s in sketches])
+    out.buckets = _add_buckets([s.buckets for s in sketches])
     out.top = most_frequent([pair for s in sketches for pair in s.top])
     return out
 
@@ -347,12 +347,12 @@ def most_frequent(pairs: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:TOP]
 
 
-def _added(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def _add_buckets(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
     arrays = [buckets for buckets in several if buckets is not None]
     return np.add.reduce(arrays) if len(arrays) == len(several) else None
 
 
-def _added_bins(several: Sequence[Bins | None]) -> Bins | None:
+def _add_bins(several: Sequence[Bins | None]) -> Bins | None:
     if any(bins is None for bins in several):
         return None
     places = np.concatenate([bins[0] for bins in several if bins])
@@ -363,15 +363,15 @@ def _added_bins(several: Sequence[Bins | None]) -> Bins | None:
     return present.astype(np.uint16), whole[present]
 
 
-def _joined(trees: Sequence[Tree]) -> Tree:
+def _merge_trees(trees: Sequence[Tree]) -> Tree:
     tree: Tree = {}
     for part in trees:
         for place, moments in part.items():
-            tree[place] = joined(tree[place], moments) if place in tree else moments
+            tree[place] = merge_moments(tree[place], moments) if place in tree else moments
     for level in range(64):
         for index in sorted(i for lv, i in tree if lv == level):
             if index % 2 == 0 and (level, index + 1) in tree:
-                tree[level + 1, index // 2] = joined(tree.pop((level, index)), tree.pop((level, index + 1)))
+                tree[level + 1, index // 2] = merge_moments(tree.pop((level, index)), tree.pop((level, index + 1)))
         if not any(lv > level for lv, _ in tree):
             break
     return tree
@@ -381,7 +381,7 @@ def moments_of(sketch: Sketch) -> Moments | None:
     """The moments of all finite values; None without any."""
     whole: Moments | None = None
     for _, moments in sorted(sketch.tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
-        whole = moments if whole is None else joined(whole, moments)
+        whole = moments if whole is None else merge_moments(whole, moments)
     return whole if whole and whole[0] else None
 
 
@@ -392,23 +392,23 @@ def estimate(hashes: np.ndarray, size: int = LEAST) -> tuple[float, float]:
     return float(round((size - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(size - 2)
 
 
-def packed(sketches: Mapping[str, Sketch]) -> dict[str, Any]:
+def pack_sketches(sketches: Mapping[str, Sketch]) -> dict[str, Any]:
     """Sketches by column as plain values, for notes and results of tasks. They are not compressed: half of them are
     hashes."""
-    return {name: {k: _plain(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
+    return {name: {k: _to_plain_value(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
 
 
-def unpacked(plain: Mapping[str, Any]) -> dict[str, Sketch]:
-    """What `packed` made."""
+def unpack_sketches(plain: Mapping[str, Any]) -> dict[str, Sketch]:
+    """What `pack_sketches` made."""
     return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
-def _plain(value: object) -> object:
+def _to_plain_value(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "data": base64.b64encode(value.tobytes()).decode()}
     if isinstance(value, dict):
         return [[*place, *moments] for place, moments in value.items()]
-    return [_plain(one) for one in value] if isinstance(value, (tuple, list)) else value
+    return [_to_plain_value(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
 def _rich(name: str, value: Any) -> Any:

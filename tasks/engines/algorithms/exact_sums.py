@@ -44,17 +44,17 @@ def sums(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array
     if most >= LARGE:
         large = xp.abs(values) >= LARGE
         total, rest = sums(xp.where(large, 0.0, values), add, most_rows, xp)
-        high, low = _layered(xp.where(large, xp.ldexp(values, -DOWN), 0.0), add, most_rows, xp)
+        high, low = _sum_layers(xp.where(large, xp.ldexp(values, -DOWN), 0.0), add, most_rows, xp)
         with np.errstate(over="ignore", invalid="ignore"):
             high = xp.ldexp(high, DOWN)
             low = xp.ldexp(low, DOWN)
             infinite = ~xp.isfinite(high + total)
-            whole, rest = added((high, low), (total, rest))
+            whole, rest = add_pairs((high, low), (total, rest))
             return xp.where(infinite, high + total, whole), xp.where(infinite, 0.0, rest)
-    return _layered(values, add, most_rows, xp)
+    return _sum_layers(values, add, most_rows, xp)
 
 
-def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array, Array]:
+def _sum_layers(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[Array, Array]:
     """`sums` for finite values whose sums are all finite."""
     bits = max(math.ceil(math.log2(max(most_rows, 1))), 2)
     total = None
@@ -65,7 +65,7 @@ def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[A
         exponent = math.frexp(most)[1] + bits
         layer = left
         if exponent - 52 > -1074:  # else all values are multiples of the smallest number
-            left, layer, most = _cut(left, 1.5 * 2.0**exponent, left is values, xp)
+            left, layer, most = _split_leading_bits(left, 1.5 * 2.0**exponent, left is values, xp)
         else:
             most = 0.0
         layer_sums = add(layer)
@@ -81,7 +81,7 @@ def _layered(values: Array, add: Add, most_rows: int, xp: ModuleType) -> tuple[A
     return two_sum(total, rest)
 
 
-def _cut(values: Array, sigma: float, copy: bool, xp: ModuleType) -> tuple[Array, Array, float]:
+def _split_leading_bits(values: Array, sigma: float, copy: bool, xp: ModuleType) -> tuple[Array, Array, float]:
     """(lower bits, leading bits, the largest absolute value of the lower bits); `copy`: do not overwrite the values."""
     if xp is not np:
         layer = (values + sigma) - sigma
@@ -129,13 +129,15 @@ def _halves(a: Array | float) -> tuple[Any, Any]:
     return high, a - high
 
 
-def added(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
+def add_pairs(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
     """The sum of two (sum, rest) pairs, as such a pair."""
     total, error = two_sum(a[0], b[0])
     return two_sum(total, error + (a[1] + b[1]))
 
 
-def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[Array, Array]:
+def merge_group_sums(
+    codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[Array, Array]:
     """(sum, rest) by group of several partials, added in their order.
 
     `codes` are the groups of the rows of all partials, in this order; a partial has each group at most once.
@@ -147,7 +149,7 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
         for sums_of, rests in parts:
             here = codes[start : start + len(sums_of)]
             start += len(sums_of)
-            both, error = added((total[here], rest[here]), (sums_of, rests))
+            both, error = add_pairs((total[here], rest[here]), (sums_of, rests))
             if not np.isfinite(both).all():
                 plain = total[here] + sums_of
                 both = np.where(np.isfinite(plain), both, plain)
@@ -156,7 +158,7 @@ def merged(codes: np.ndarray, groups: int, parts: Sequence[tuple[np.ndarray, np.
     return total, rest
 
 
-def divided(total: Array, rest: Array, count: Array, xp: ModuleType) -> Array:
+def divide_pair(total: Array, rest: Array, count: Array, xp: ModuleType) -> Array:
     """(total + rest) / count, rounded once (but for 2^-50 of the last bit), so that a mean lies between its values."""
     count = count.astype(xp.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

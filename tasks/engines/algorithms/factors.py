@@ -102,7 +102,7 @@ def factor(
     r = xp.zeros((0, width))
     with one_thread():
         for start, stop in cuts:
-            centred = _stacked(values, start, stop, xp)
+            centred = _stack_rows(values, start, stop, xp)
             centred -= high
             centred -= rest
             r = _triangle(xp.concatenate([r.T, centred], axis=1).T, xp)
@@ -156,7 +156,7 @@ def project(
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, rows, tile):
             stop = min(start + tile, rows)
-            centred = _stacked(values, start, stop, xp)
+            centred = _stack_rows(values, start, stop, xp)
             centred -= high
             centred -= rest
             total = xp.zeros((axes.shape[1], stop - start))
@@ -177,7 +177,7 @@ def whole_rows(columns: Sequence[Numbers], xp: ModuleType) -> Array | None:
     return whole
 
 
-def _stacked(values: Sequence[Array], start: int, stop: int, xp: ModuleType) -> Array:
+def _stack_rows(values: Sequence[Array], start: int, stop: int, xp: ModuleType) -> Array:
     """Rows start .. stop - 1 of all columns as float64 (p, rows), one column after another in memory.
 
     One call for all columns: a call per column would release the interpreter's lock thousands of times.
@@ -190,9 +190,9 @@ def _means(
 ) -> np.ndarray:
     """(2, p): the mean of each column, exact for constant columns, and its rounding error."""
     n = cuts[-1][1]
-    first = _stacked(values, 0, 1, xp)
-    high = first + sum(add(_stacked(values, *cut, xp) - first) for cut in cuts) / n
-    rest = sum(add(_stacked(values, *cut, xp) - high) for cut in cuts) / n
+    first = _stack_rows(values, 0, 1, xp)
+    high = first + sum(add(_stack_rows(values, *cut, xp) - first) for cut in cuts) / n
+    rest = sum(add(_stack_rows(values, *cut, xp) - high) for cut in cuts) / n
     return on_host(xp.stack([high[:, 0], rest[:, 0]]))
 
 

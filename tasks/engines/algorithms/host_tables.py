@@ -80,7 +80,7 @@ def sort_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return table.take(pc.sort_indices(sortable(table, names), sort_keys=ascending(names)))
 
 
-def sorted_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
+def sort_groups(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, np.ndarray]:
     """(the distinct keys sorted as by `sort_keys`; for each row of the table the place of its key)."""
     if not len(table):
         return table.select(list(keys)), np.zeros(0, dtype=np.int64)

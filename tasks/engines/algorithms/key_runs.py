@@ -15,7 +15,15 @@ from types import ModuleType
 import numpy as np
 import pyarrow as pa
 
-from tasks.engines.algorithms.exact_sums import added, divided, exponents, sums, two_sum, whole_difference, whole_halves
+from tasks.engines.algorithms.exact_sums import (
+    add_pairs,
+    divide_pair,
+    exponents,
+    sums,
+    two_sum,
+    whole_difference,
+    whole_halves,
+)
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.reductions import any_true, refuse_wrapped, sums_fit
 from tasks.engines.hashing.canonical import decimal_halves
@@ -28,7 +36,7 @@ TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class KeyRuns:
     """Runs of rows. `order`: the row of each place (None: row = place); `starts`: the first place of each run, then the
     number of rows.
     """
@@ -66,13 +74,13 @@ class Runs:
         """The first row of each run."""
         return self.starts[:-1] if self.order is None else self.order[self.starts[:-1]]
 
-    def placed(self, column: Series) -> Series:
+    def order_by_place(self, column: Series) -> Series:
         """The column in the order of places."""
         return column if self.order is None else self.engine.take({"x": column}, self.order)["x"]
 
     def numbers(self, column: Series) -> tuple[Array, Array]:
         """(values, valid) of a column in the order of places; valid is always an array."""
-        values, valid = self.engine.numbers(self.placed(column))
+        values, valid = self.engine.numbers(self.order_by_place(column))
         return values, self.xp.ones(len(values), dtype=bool) if valid is None else valid
 
     def by_row(self, values: Array) -> Array:
@@ -87,12 +95,12 @@ class Runs:
         """The column, in the order of rows, of values in the order of places."""
         return self.engine.from_numbers(self.by_row(values), self.by_row(valid))
 
-    def sorted(self, columns: Sequence[Series], ascending: bool) -> Runs:
+    def sort_rows(self, columns: Sequence[Series], ascending: bool) -> KeyRuns:
         """The same runs, each sorted by columns (in the order of rows); nulls first, ties in their own order."""
-        index = self.engine.sorted_within(self.codes, [self.placed(c) for c in columns], ascending)
-        return Runs(self.engine, index if self.order is None else self.order[index], self.starts)
+        index = self.engine.sort_within(self.codes, [self.order_by_place(c) for c in columns], ascending)
+        return KeyRuns(self.engine, index if self.order is None else self.order[index], self.starts)
 
-    def limited(self, min_length: int, max_length: int | None, last: bool) -> tuple[Runs, Array]:
+    def limit_lengths(self, min_length: int, max_length: int | None, last: bool) -> tuple[KeyRuns, Array]:
         """(the runs of `min_length` rows or more, each cut to its first, or last, `max_length` places; their numbers).
 
         `column` does not work on them, since rows are missing.
@@ -107,12 +115,12 @@ class Runs:
             lengths = cut
         starts = xp.zeros(len(chosen) + 1, dtype=xp.int64)
         xp.cumsum(lengths, out=starts[1:])
-        after = Runs(self.engine, None, starts)
+        after = KeyRuns(self.engine, None, starts)
         places = begin[after.codes] + after.inside
-        return Runs(self.engine, places if self.order is None else self.order[places], starts), chosen
+        return KeyRuns(self.engine, places if self.order is None else self.order[places], starts), chosen
 
 
-def find_runs(keys: Sequence[Series], engine: Kernels) -> Runs:
+def find_runs(keys: Sequence[Series], engine: Kernels) -> KeyRuns:
     """The runs of rows with equal keys, adjacent or not; a null is a key like any other."""
     xp = engine.xp
     codes = engine.run_codes(keys)
@@ -126,7 +134,7 @@ def find_runs(keys: Sequence[Series], engine: Kernels) -> Runs:
         codes = rank[codes]
         order = xp.argsort(codes, kind="stable")
         starts = _starts(codes[order], xp)
-    return Runs(engine, order, starts)
+    return KeyRuns(engine, order, starts)
 
 
 def _starts(codes: Array, xp: ModuleType) -> Array:
@@ -136,7 +144,7 @@ def _starts(codes: Array, xp: ModuleType) -> Array:
     return xp.concatenate([xp.zeros(1, dtype=xp.int64), changes, xp.full(1, len(codes), dtype=xp.int64)])
 
 
-def difference(column: Series, runs: Runs, shift: int) -> Series:
+def difference(column: Series, runs: KeyRuns, shift: int) -> Series:
     """x[i] - x[i - shift] inside a run, float64; times in seconds. Null if either value is null or outside the run.
 
     Integers and times are subtracted as integers, so that large values stay exact.
@@ -167,7 +175,7 @@ def _seconds(dtype: pa.DataType) -> tuple[int, int]:
     return 1, TICKS["ms" if pa.types.is_date64(dtype) else dtype.unit]
 
 
-def rolling(column: Series, runs: Runs, window: int, aggregation: str, min_periods: int) -> Series:
+def rolling(column: Series, runs: KeyRuns, window: int, aggregation: str, min_periods: int) -> Series:
     """mean, sum, min or max of the non-null values in the last `window` rows of the run, float64.
 
     Null where there are fewer than `min_periods` such values. Windows are composed of windows of 1, 2, 4, .. rows, so
@@ -176,14 +184,14 @@ def rolling(column: Series, runs: Runs, window: int, aggregation: str, min_perio
     xp = runs.xp
     values, valid = runs.numbers(column)
     window = min(window, max(len(values), 1))
-    counts = _windowed(valid.astype(xp.int64), runs.inside, window, xp.add, 0, xp)
+    counts = _combine_windows(valid.astype(xp.int64), runs.inside, window, xp.add, 0, xp)
     combine, neutral = {"min": (xp.minimum, np.inf), "max": (xp.maximum, -np.inf)}.get(aggregation, (xp.add, 0.0))
     with np.errstate(over="ignore", invalid="ignore"):
         data = xp.where(valid, values.astype(xp.float64), neutral)
-        aggregates = _windowed(data, runs.inside, window, combine, neutral, xp)
+        aggregates = _combine_windows(data, runs.inside, window, combine, neutral, xp)
         if combine is xp.add and any_true(~xp.isfinite(aggregates)):  # of finite values smaller ones are added up
-            infinite = _windowed(xp.where(xp.isinf(data), data, 0.0), runs.inside, window, combine, 0.0, xp)
-            small = _windowed(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
+            infinite = _combine_windows(xp.where(xp.isinf(data), data, 0.0), runs.inside, window, combine, 0.0, xp)
+            small = _combine_windows(xp.ldexp(data, -SMALLER), runs.inside, window, combine, neutral, xp)
             small = small / xp.maximum(counts, 1) if aggregation == "mean" else small
             large = ~xp.isfinite(aggregates)
             aggregates = aggregates / xp.maximum(counts, 1) if aggregation == "mean" else aggregates
@@ -194,12 +202,12 @@ def rolling(column: Series, runs: Runs, window: int, aggregation: str, min_perio
     return runs.column(aggregates, counts >= max(min_periods, 1))
 
 
-def _windowed(
+def _combine_windows(
     values: Array, inside: Array, window: int, combine: Callable[[Array, Array], Array], neutral: float, xp: ModuleType
 ) -> Array:
     """For each place the combined values of the last `window` places of its run, by the binary digits of `window`."""
 
-    def shifted(data: Array, by: int) -> Array:
+    def shift_values(data: Array, by: int) -> Array:
         if not by:
             return data
         out = xp.full_like(data, neutral)
@@ -211,16 +219,16 @@ def _windowed(
     size = 1
     while window:
         if window & 1:
-            total = combine(total, shifted(values, done))
+            total = combine(total, shift_values(values, done))
             done = done + size
         window >>= 1
         if window:
-            values = combine(values, shifted(values, size))
+            values = combine(values, shift_values(values, size))
             size *= 2
     return total
 
 
-def lagged(column: Series, runs: Runs, shift: int) -> Series:
+def lag_column(column: Series, runs: KeyRuns, shift: int) -> Series:
     """The value `shift` places before each row in its run; null outside the run."""
     xp = runs.xp
     engine = runs.engine
@@ -238,7 +246,7 @@ class Histories:
     the last of them. Rows that are equal in `ties` (a column in the order of rows) do not stand before each other.
     """
 
-    runs: Runs
+    runs: KeyRuns
     length: int
     ties: Series | None = None
     include_current: bool = False
@@ -250,8 +258,8 @@ class Histories:
         xp = self.runs.xp
         end = xp.arange(runs.rows, dtype=xp.int64)
         if self.ties is not None:
-            codes = runs.engine.run_codes([runs.engine.from_numbers(runs.codes), runs.placed(self.ties)])
-            tied = Runs(runs.engine, None, _starts(codes, xp))
+            codes = runs.engine.run_codes([runs.engine.from_numbers(runs.codes), runs.order_by_place(self.ties)])
+            tied = KeyRuns(runs.engine, None, _starts(codes, xp))
             end = end - tied.inside
         earlier = xp.minimum(end - (xp.arange(runs.rows, dtype=xp.int64) - runs.inside), self.length - self._own)
         return runs.by_row(end - earlier), runs.by_row(earlier + self._own)
@@ -340,11 +348,11 @@ def _refuse_too_many(counts: Array) -> None:
 class Aggregate:
     """Aggregates of one column; every method returns a column with one value per run."""
 
-    def __init__(self, column: Series, runs: Runs) -> None:
+    def __init__(self, column: Series, runs: KeyRuns) -> None:
         self.runs = runs
         self.engine = runs.engine
         self.xp = runs.engine.xp
-        self.column = runs.placed(column)
+        self.column = runs.order_by_place(column)
 
     @cached_property
     def valid(self) -> Array:
@@ -360,7 +368,7 @@ class Aggregate:
     @cached_property
     def sorted(self) -> Series:
         """The column with each run sorted, nulls first."""
-        index = self.engine.sorted_within(self.runs.codes, [self.column])
+        index = self.engine.sort_within(self.runs.codes, [self.column])
         return self.engine.take({"x": self.column}, index)["x"]
 
     @cached_property
@@ -374,17 +382,17 @@ class Aggregate:
         self.xp.cumsum(values, out=running[1:])
         return running[self.runs.starts[1:]] - running[self.runs.starts[:-1]]
 
-    def _rows(self, column: Series, places: Array) -> Series:
+    def _take_rows(self, column: Series, places: Array) -> Series:
         return self.engine.take({"x": column}, places)["x"]
 
     def list(self) -> Series:
         return self.engine.make_lists(self.runs.lengths, None, self.engine.decode(self.column))
 
     def first(self) -> Series:
-        return self._rows(self.column, self.runs.starts[:-1])
+        return self._take_rows(self.column, self.runs.starts[:-1])
 
     def last(self) -> Series:
-        return self._rows(self.column, self.runs.starts[1:] - 1)
+        return self._take_rows(self.column, self.runs.starts[1:] - 1)
 
     def count(self) -> Series:
         return self.engine.from_numbers(self.counts)
@@ -396,16 +404,16 @@ class Aggregate:
         if not len(places):
             return self.engine.from_numbers(xp.zeros(groups, dtype=xp.int64))
         codes = self.runs.codes[places]
-        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._rows(self.column, places)])
+        pairs = self.engine.run_codes([self.engine.from_numbers(codes), self._take_rows(self.column, places)])
         owner = xp.zeros(int(pairs.max()) + 1, dtype=xp.int64)
         owner[pairs] = codes
         return self.engine.from_numbers(xp.bincount(owner, minlength=groups).astype(xp.int64))
 
     def min(self) -> Series:
-        return self._rows(self.sorted, self.xp.minimum(self._lowest, self.runs.starts[1:] - 1))
+        return self._take_rows(self.sorted, self.xp.minimum(self._lowest, self.runs.starts[1:] - 1))
 
     def max(self) -> Series:
-        return self._rows(self.sorted, self.runs.starts[1:] - 1)
+        return self._take_rows(self.sorted, self.runs.starts[1:] - 1)
 
     @property
     def _lowest(self) -> Array:
@@ -418,7 +426,7 @@ class Aggregate:
         low = self.xp.minimum(low, last)
         high = self.xp.minimum(high, last)
         if pa.types.is_decimal(self.engine.dtype(self.column)):
-            ends = (self.engine.host(self._rows(self.sorted, place)) for place in (low, high))
+            ends = (self.engine.host(self._take_rows(self.sorted, place)) for place in (low, high))
             return self.engine.column(decimal_halves(*ends))
         values, _ = self.engine.numbers(self.sorted)
         low = values[low]
@@ -439,7 +447,7 @@ class Aggregate:
     def sum(self) -> Series:
         values, _ = self.engine.numbers(self.column)
         if values.dtype.kind == "f":
-            total, _, powers = self._exact
+            total, _, powers = self._sums_with_errors
             with np.errstate(over="ignore"):
                 return self.engine.from_numbers(total if powers is None else self.xp.ldexp(total, powers))
         unsigned = values.dtype.kind == "u" and not pa.types.is_boolean(self.engine.dtype(self.column))
@@ -455,7 +463,7 @@ class Aggregate:
             return self.engine.run_sums(values, self.runs.starts)
 
     @cached_property
-    def _exact(self) -> tuple[Array, Array, Array | None]:
+    def _sums_with_errors(self) -> tuple[Array, Array, Array | None]:
         """(sums, rounding errors, powers) by run of the values divided by 2^powers; no division if powers is None."""
         codes = self.runs.codes
         most_rows = int(self.runs.lengths.max()) if len(self.runs.lengths) else 0
@@ -472,10 +480,10 @@ class Aggregate:
             high = self.xp.where(self.valid, (halves >> 32).astype(self.xp.int64), 0)
             low = self.xp.where(self.valid, (halves & 0xFFFFFFFF).astype(self.xp.int64), 0)
             high, low = (self._exact_sums(part) for part in (high, low))
-            total = added(self._two(high, 2.0**32), self._two(low, 1.0))
+            total = add_pairs(self._two(high, 2.0**32), self._two(low, 1.0))
         else:
-            total = self._exact[:2]
-        return divided(*total, self.xp.maximum(self.counts, 1), self.xp)
+            total = self._sums_with_errors[:2]
+        return divide_pair(*total, self.xp.maximum(self.counts, 1), self.xp)
 
     def _two(self, values: Array, times: float) -> tuple[Array, Array]:
         """Integers times a power of two, as the sum of two floats."""
@@ -483,7 +491,7 @@ class Aggregate:
         return two_sum(high, (values & 0xFFFFFFFF).astype(self.xp.float64) * times)
 
     def mean(self) -> Series:
-        powers = self._exact[2]
+        powers = self._sums_with_errors[2]
         means = self._scaled_means if powers is None else self.xp.ldexp(self._scaled_means, powers)
         return self.engine.from_numbers(means, (self.counts > 0) & ~self.xp.isnan(means))
 
@@ -492,7 +500,7 @@ class Aggregate:
         """Variances (ddof 1) of the scaled values, from deviations, corrected by the rounding error of the mean."""
         n = self.xp.maximum(self.counts, 1)
         most_rows = int(self.runs.lengths.max()) if len(self.counts) else 0
-        means = divided(*self._exact[:2], n, self.xp)
+        means = divide_pair(*self._sums_with_errors[:2], n, self.xp)
         with np.errstate(over="ignore", invalid="ignore"):
             deviations = self.xp.where(self.valid, self.scaled - means[self.runs.codes], 0.0)
             shift = self._sums(deviations) / n
@@ -506,7 +514,7 @@ class Aggregate:
         return self._spread(self.xp.sqrt(self._scaled_variances), 1)
 
     def _spread(self, spreads: Array, times: int) -> Series:
-        powers = self._exact[2]
+        powers = self._sums_with_errors[2]
         with np.errstate(over="ignore"):  # squares beyond float64 are infinite
             spreads = spreads if powers is None else self.xp.ldexp(spreads, times * powers)
         return self.engine.from_numbers(spreads, (self.counts > 1) & ~self.xp.isnan(spreads))

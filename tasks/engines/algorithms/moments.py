@@ -25,7 +25,7 @@ def power_of(low: float, high: float) -> int:
     return math.frexp(most)[1]
 
 
-def joined(a: Moments, b: Moments) -> Moments:
+def merge_moments(a: Moments, b: Moments) -> Moments:
     """The moments of the values of both parts, by the formula of Chan, Golub and LeVeque."""
     if not a[0] or not b[0]:
         return b if not a[0] else a

@@ -58,7 +58,7 @@ class Counted:
         return self.whole or self.shift == 0
 
 
-def ordered_keys(values: Array, xp: ModuleType) -> Array:
+def to_sort_keys(values: Array, xp: ModuleType) -> Array:
     """uint64 keys that ascend with the numbers: integers, or floats as float64 with -0.0 = 0.0."""
     top = xp.uint64(1 << 63)
     if values.dtype.kind == "u":
@@ -81,7 +81,7 @@ def value_of(key: int, kind: str) -> int | float:
 
 def count(values: Array, question: SelectionQuestion | None, xp: ModuleType) -> Counted:
     """Count the values that the question asks for (None: all values). Values of numpy or CuPy without nulls."""
-    keys = ordered_keys(values, xp)
+    keys = to_sort_keys(values, xp)
     if question is not None:
         prefixes = xp.asarray(np.array(question.prefixes, dtype=np.uint64))
         top = keys >> xp.uint64(question.shift + BITS)
@@ -92,7 +92,7 @@ def count(values: Array, question: SelectionQuestion | None, xp: ModuleType) -> 
         distinct, counts = _unique(keys, xp)
         if len(distinct) <= EXACT:
             return Counted(question, True, distinct, counts)
-        return _cut(question, distinct, counts, shift)
+        return _truncate_keys(question, distinct, counts, shift)
     if question is None:
         table = xp.bincount((keys >> xp.uint64(shift)).astype(xp.int64), minlength=1 << BITS)
         present = xp.flatnonzero(table)
@@ -105,11 +105,11 @@ def _unique(keys: Array, xp: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     return on_host(distinct), on_host(counts).astype(np.int64)
 
 
-def _cut(question: SelectionQuestion | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
-    return Counted(question, False, *_added(keys >> np.uint64(shift), counts))
+def _truncate_keys(question: SelectionQuestion | None, keys: np.ndarray, counts: np.ndarray, shift: int) -> Counted:
+    return Counted(question, False, *_add_counts(keys >> np.uint64(shift), counts))
 
 
-def _added(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _add_counts(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distinct keys ascending, the sum of the counts of each)."""
     distinct, places = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(distinct), dtype=np.int64)
@@ -122,10 +122,14 @@ def merge(parts: Sequence[Counted]) -> Counted:
     question = parts[0].question
     shift = parts[0].shift
     if all(p.whole for p in parts):
-        keys, counts = _added(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
-        return Counted(question, True, keys, counts) if len(keys) <= EXACT else _cut(question, keys, counts, shift)
+        keys, counts = _add_counts(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
+        return (
+            Counted(question, True, keys, counts)
+            if len(keys) <= EXACT
+            else _truncate_keys(question, keys, counts, shift)
+        )
     cut = [p.keys >> np.uint64(shift) if p.whole else p.keys for p in parts]
-    return Counted(question, False, *_added(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
+    return Counted(question, False, *_add_counts(np.concatenate(cut), np.concatenate([p.counts for p in parts])))
 
 
 def _starts(counted: Counted) -> np.ndarray:

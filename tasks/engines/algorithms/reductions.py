@@ -23,18 +23,18 @@ def on_host(array: Array) -> np.ndarray:
 
 def any_true(flags: Array) -> bool:
     """Whether any of the flags is true; False for no flags."""
-    return bool(_reduced(flags, "any").any()) if flags.size else False
+    return bool(_reduce_parts(flags, "any").any()) if flags.size else False
 
 
 def all_true(flags: Array) -> bool:
     """Whether all flags are true; True for no flags."""
-    return bool(_reduced(flags, "all").all()) if flags.size else True
+    return bool(_reduce_parts(flags, "all").all()) if flags.size else True
 
 
 def extremes(values: Any) -> tuple[Any, Any]:
     """(least, greatest) of at least one value, as Python numbers; 0.0 for -0.0, of which a reduction takes either."""
-    low = _reduced(values, "min").min()
-    high = _reduced(values, "max").max()
+    low = _reduce_parts(values, "min").min()
+    high = _reduce_parts(values, "max").max()
     if isinstance(values, np.ndarray):
         low = low.item()
         high = high.item()
@@ -51,10 +51,10 @@ def total(values: Array) -> int:
     >>> total(np.array([True, False, True])), total(np.array([3, -5], dtype=np.int8))
     (2, -2)
     """
-    return int(summed(values)[0])
+    return int(sum_on_device(values)[0])
 
 
-def summed(values: Any) -> Array:
+def sum_on_device(values: Any) -> Array:
     """The sum of numbers or flags, in an array of one value on their device."""
     values = values.ravel()
     width = -(-values.size // PARTS)
@@ -90,7 +90,7 @@ def refuse_wrapped(sums: Array, rough: Array, values: str = "integers") -> None:
         )
 
 
-def _reduced(values: Any, how: str) -> Array:
+def _reduce_parts(values: Any, how: str) -> Array:
     """Fewer values with the same reduction `how`: one value for each of about `PARTS` parts of a CuPy array."""
     width = -(-values.size // PARTS)
     if isinstance(values, np.ndarray) or values.ndim != 1 or width < 64:

@@ -252,10 +252,10 @@ def _shift(text: str) -> int | None:
     return sign * int(datetime.timedelta(hours=hours, minutes=minutes) / datetime.timedelta(microseconds=1))
 
 
-def written_time(values: pa.Array | pa.ChunkedArray) -> str | None:
+def find_time_format(values: pa.Array | pa.ChunkedArray) -> str | None:
     """The format of texts that are all times, but not of ISO 8601; None for other texts.
 
-    >>> written_time(pa.chunked_array([["31.01.2026 12:30", "01.02.2026 00:00"]]))
+    >>> find_time_format(pa.chunked_array([["31.01.2026 12:30", "01.02.2026 00:00"]]))
     '%d.%m.%Y %H:%M'
     """
     distinct = pc.unique(values)
@@ -297,16 +297,16 @@ class Unsorted(NamedTuple):
         return f"makes {self.time} of {self.text!r}"
 
 
-def unsorted_times(texts: pa.Array, sorted_too: bool = False) -> Unsorted | None:
+def find_unsorted_times(texts: pa.Array, sorted_too: bool = False) -> Unsorted | None:
     """What to do about texts that are times, of which the order of bytes is not the order of time; with `sorted_too`
     about any texts that are times. None for other texts.
 
-    >>> unsorted_times(pa.array(["31.12.2023", "01.01.2024"])).why
+    >>> find_unsorted_times(pa.array(["31.12.2023", "01.01.2024"])).why
     "texts are compared byte by byte: '31.12.2023' comes after '01.01.2024'"
     """
     distinct = pc.unique(texts.drop_null())
     distinct = distinct.filter(pc.match_substring_regex(distinct, "[0-9]"))
-    written = written_time(distinct)
+    written = find_time_format(distinct)
     if not len(distinct) or (written is None and not is_written(distinct, None)):
         return None
     if not sorted_too and sort_as_times(distinct, written):

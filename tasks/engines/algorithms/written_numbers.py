@@ -116,25 +116,25 @@ class Written:
         return f"column {name!r} stays text (string), for example {example!r} in {self.path}: {why}{do}"
 
 
-def written(texts: pa.ChunkedArray, values: pa.ChunkedArray, path: str, decimal: str = ".") -> Written:
+def describe_notation(texts: pa.ChunkedArray, values: pa.ChunkedArray, path: str, decimal: str = ".") -> Written:
     """How the numbers of a column are written: its texts, and the int64 or float64 that Arrow makes of them."""
     seen = Written(path)
     if pa.types.is_integer(values.type):
         bounds = pc.min_max(values).as_py()
-        row = padded_row(texts)
+        row = find_padded_row(texts)
         padded = texts[row].as_py() if row is not None else ""
         return replace(seen, low=bounds["min"] or 0, high=bounds["max"] or 0, padded=padded)
     fraction = f"[{decimal}]|[eE]-"
     point = any(_any(pc.match_substring_regex(part, fraction)) for part in (texts.slice(0, 1000), texts))
     large = texts.filter(pc.greater_equal(pc.abs(values), float(EXACT)))
     large = large.filter(pc.match_substring_regex(large, WHOLE))
-    numbers = [_number(text) for text in pc.unique(large).to_pylist() if text is not None]
+    numbers = [_parse_whole_number(text) for text in pc.unique(large).to_pylist() if text is not None]
     seen = replace(seen, low=min([0, *numbers]), high=max([0, *numbers]), point=point)
     if point:
         return seen
     odd = pc.invert(pc.is_finite(values))
     power = pc.and_(pc.match_substring_regex(texts, "[0-9][eE]"), pc.is_valid(values))
-    row = padded_row(texts)
+    row = find_padded_row(texts)
     first = pc.index(power, pa.scalar(True)).as_py()
     lowest = pc.min(values.filter(pc.is_finite(values))).as_py()
     return replace(
@@ -152,7 +152,7 @@ def of_tokens(tokens: Sequence[str], path: str) -> Written:
     >>> of_tokens(["1", "18446744073709551616"], "a.jsonl").dtype, of_tokens(["1e5", "0.5"], "a.jsonl").dtype
     (DataType(string), DataType(double))
     """
-    whole = [_number(token) for token in tokens if token.lstrip("-").isdigit()]
+    whole = [_parse_whole_number(token) for token in tokens if token.lstrip("-").isdigit()]
     return Written(
         path,
         min([0, *whole]),
@@ -162,7 +162,7 @@ def of_tokens(tokens: Sequence[str], path: str) -> Written:
     )
 
 
-def padded_row(texts: pa.ChunkedArray) -> int | None:
+def find_padded_row(texts: pa.ChunkedArray) -> int | None:
     """The first row whose text is a whole number with leading zeros or `0x`; None for none."""
     rows = 0
     for chunk in texts.chunks:
@@ -188,7 +188,7 @@ def long_row(texts: pa.Array, values: pa.ChunkedArray) -> int | None:
     """The first row with a whole number beyond 2^53, which a column of floats would change; None for none."""
     large = pc.greater_equal(pc.abs(values), float(EXACT))
     for row in pc.indices_nonzero(pc.and_(large, pc.match_substring_regex(texts, WHOLE))).to_pylist():
-        if abs(_number(texts[row].as_py())) > EXACT:
+        if abs(_parse_whole_number(texts[row].as_py())) > EXACT:
             return int(row)
     return None
 
@@ -243,7 +243,7 @@ def may_be_padded(data: bytes, signs: str, signed: bool) -> bool:
     return False
 
 
-def merged_advice(name: str, dtype: pa.DataType) -> str:
+def same_number_advice(name: str, dtype: pa.DataType) -> str:
     """What to do about a text that would become the number of another one."""
     return (
         f"fix the value, or name the column's type, {schema_advice(name, pa.string())} keeps texts apart (fit again "
@@ -271,7 +271,7 @@ def number_signs(text: str, decimal: str = ".") -> tuple[str, str | None] | None
     return next((signs for signs in own_first if re.match(number_pattern(*signs), text.strip())), None)
 
 
-def _number(text: str) -> int:
+def _parse_whole_number(text: str) -> int:
     """The whole number of a text; one beyond 64 bits for a text that is too long for Python."""
     return int(text) if len(text) < 4000 else 10**30
 

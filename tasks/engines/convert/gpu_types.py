@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name, is_bytes, is_list, leaf_type, parse_dtype
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 
 SIGN = "\0"  # the first character of a mark
 
@@ -63,17 +63,17 @@ def mark_of(dtype: pa.DataType) -> str | None:
     return SIGN + dtype_name(dtype) if inexact or is_foreign(dtype) else None
 
 
-def marked_type(name: object) -> pa.DataType | None:
+def type_of_mark(name: object) -> pa.DataType | None:
     """The type for which a Series of this name stands; None if the name is not a mark.
 
-    >>> marked_type(mark_of(pa.map_(pa.string(), pa.int8())))
+    >>> type_of_mark(mark_of(pa.map_(pa.string(), pa.int8())))
     MapType(map<string, int8>)
     """
-    return _parsed(name) if isinstance(name, str) and name.startswith(SIGN) else None
+    return _parse_mark(name) if isinstance(name, str) and name.startswith(SIGN) else None
 
 
 @lru_cache(maxsize=4096)
-def _parsed(mark: str) -> pa.DataType:
+def _parse_mark(mark: str) -> pa.DataType:
     return parse_dtype(mark.removeprefix(SIGN))
 
 
@@ -101,14 +101,14 @@ def stand_in(values: pa.Array) -> pa.Array:
         return stand_in(values.cast(pa.binary()))
     if pa.types.is_binary(dtype):
         return pa.Array.from_buffers(pa.string(), rows, values.buffers(), nulls, first)
-    return values.view(stored_type(dtype))
+    return values.view(to_storage_type(dtype))
 
 
 def _entries(values: pa.MapArray) -> pa.StructArray:
     return pa.StructArray.from_arrays([values.keys, values.items], ["0", "1"])
 
 
-def restored(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+def from_stand_in(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     """The array of type `dtype` from its stand-in.
 
     >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
@@ -120,21 +120,21 @@ def restored(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     if nulls == rows:
         return pa.nulls(rows, dtype)
     if is_list(dtype):
-        inner = restored(values.values, dtype.value_type)
+        inner = from_stand_in(values.values, dtype.value_type)
         return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_map(dtype):
-        inner = restored(values.values, pa.struct([dtype.key_field, dtype.item_field]))
+        inner = from_stand_in(values.values, pa.struct([dtype.key_field, dtype.item_field]))
         return pa.Array.from_buffers(dtype, rows, values.buffers()[:2], nulls, first, [inner])
     if pa.types.is_struct(dtype) and dtype.num_fields:
-        fields = [restored(values.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
+        fields = [from_stand_in(values.field(i), dtype.field(i).type) for i in range(dtype.num_fields)]
         return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=values.is_null())
     if pa.types.is_struct(dtype):
         return pa.array([None if null else {} for null in values.is_null().to_pylist()], dtype)
     if pa.types.is_decimal(dtype):
-        wide = restored(values, pa.binary(dtype.byte_width))
+        wide = from_stand_in(values, pa.binary(dtype.byte_width))
         return pa.Array.from_buffers(dtype, rows, wide.buffers(), nulls, wide.offset)
     if pa.types.is_fixed_size_binary(dtype):
-        return restored(values, pa.binary()).cast(dtype)
+        return from_stand_in(values, pa.binary()).cast(dtype)
     if pa.types.is_binary(dtype):
         return pa.Array.from_buffers(dtype, rows, values.buffers(), nulls, first)
     return values.view(dtype)

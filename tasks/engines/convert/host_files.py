@@ -14,7 +14,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from tasks.core.dtypes import dtype_name
-from tasks.core.schema import Schema, described
+from tasks.core.schema import Schema, make_file_metadata
 from tasks.core.settings import Output
 from tasks.errors import DataError
 
@@ -67,7 +67,9 @@ def file_schema(writing: FileWriting) -> pa.Schema:
     """The columns in the types of the files."""
     sized = writing.output.format in ("parquet", "arrow")
     columns = writing.schema.columns
-    return pa.schema([(c.name, c.stored_dtype if sized else c.dtype) for c in columns], described(writing.schema))
+    return pa.schema(
+        [(c.name, c.stored_dtype if sized else c.dtype) for c in columns], make_file_metadata(writing.schema)
+    )
 
 
 def _of_type(values: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
@@ -108,7 +110,7 @@ def write_runs(tables: Iterator[pa.Table], path: str, writing: FileWriting) -> N
     of `run_unit`.
     """
     table = _next(tables, writing)
-    with _opened(path, writing, column_codecs(table, writing)) as append:
+    with _open_writer(path, writing, column_codecs(table, writing)) as append:
         while table is not None:
             append(table)
             del table  # free its memory before the next table
@@ -119,7 +121,9 @@ def _next(tables: Iterator[pa.Table], writing: FileWriting) -> pa.Table | None:
     table = next(tables, None)
     if table is None:
         return None
-    return _as_stored(conform(table, writing.schema), writing).replace_schema_metadata(described(writing.schema))
+    return _as_stored(conform(table, writing.schema), writing).replace_schema_metadata(
+        make_file_metadata(writing.schema)
+    )
 
 
 def column_codecs(table: pa.Table | None, writing: FileWriting) -> str | dict[str, str]:
@@ -164,7 +168,7 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 
 
 @contextmanager
-def _opened(path: str, writing: FileWriting, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
+def _open_writer(path: str, writing: FileWriting, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
     """Open a new file of the format and compression of the output; yields the function that appends a table."""
     output = writing.output
     schema = file_schema(writing)

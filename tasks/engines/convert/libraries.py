@@ -36,7 +36,7 @@ def from_any(frame: Any) -> pa.Table | None:
     return None
 
 
-def copied(frame: object) -> pa.Table | None:
+def copy_from_any(frame: object) -> pa.Table | None:
     """As `from_any`, in memory of its own: Arrow shares numbers of pandas, which may change later."""
     return from_any(frame.copy() if isinstance(frame, pd.DataFrame) else frame)
 
@@ -100,14 +100,14 @@ def arrow_values(values: object) -> pa.Array | pa.ChunkedArray:
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """The table as a pandas frame backed by Arrow, without dictionary encoding."""
-    return decoded(table).to_pandas(types_mapper=pd.ArrowDtype)
+    return decode_dictionaries(table).to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def to_cudf(table: pa.Table) -> DataFrame:
     """The table as a cuDF frame on the current GPU."""
     import cudf
 
-    table = decoded(table)
+    table = decode_dictionaries(table)
     try:
         return cudf.DataFrame.from_arrow(table)
     except LACKED:
@@ -134,7 +134,7 @@ def to_frame(table: pa.Table, engine: str) -> DataFrame:
     return to_cudf(table) if engine == "cudf" else to_pandas(table)
 
 
-def decoded(table: pa.Table) -> pa.Table:
+def decode_dictionaries(table: pa.Table) -> pa.Table:
     """The table without dictionary encoding."""
     for i, (field, values) in enumerate(zip(table.schema, table.columns, strict=True)):
         if pa.types.is_dictionary(field.type):  # a cast to the same type would spoil lists of nulls

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 
-def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values as Python objects; a time outside the years 1 to 9999 as text.
 
     >>> listed(pa.array([0, 2**40], pa.timestamp("s")))
@@ -21,13 +21,13 @@ def listed(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def value_of(scalar: pa.Scalar) -> object:
-    """One value, as in `listed`."""
+    """One value, as in `to_python_list`."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
         if pa.types.is_nested(scalar.type):
             return str(scalar.type)
-        number = scalar.cast(stored_type(scalar.type)).as_py()
+        number = scalar.cast(to_storage_type(scalar.type)).as_py()
         dtype = scalar.type
         unit = dtype.unit if hasattr(dtype, "unit") else "ms" if pa.types.is_date64(dtype) else "days"
         return f"{number} {unit}" + ("" if pa.types.is_duration(dtype) else " since 1970")
@@ -35,11 +35,11 @@ def value_of(scalar: pa.Scalar) -> object:
 
 def rows_listed(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as maps from column to value."""
-    columns = [listed(column) for column in table.columns]
+    columns = [to_python_list(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def stored_type(dtype: pa.DataType) -> pa.DataType:
+def to_storage_type(dtype: pa.DataType) -> pa.DataType:
     """The integer type that stores values of a time type; other types unchanged."""
     if not pa.types.is_temporal(dtype):
         return dtype

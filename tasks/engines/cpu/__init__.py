@@ -48,7 +48,7 @@ from tasks.engines.cpu.groups import (
     same_types,
     split_nulls,
 )
-from tasks.engines.cpu.linear import centred_factor, project
+from tasks.engines.cpu.linear import factorize_columns, project
 from tasks.engines.cpu.lists import list_lengths, make_lists
 from tasks.engines.cpu.lookup import Lookup, vocabulary_ids
 from tasks.engines.cpu.order import (
@@ -64,7 +64,7 @@ from tasks.engines.cpu.order import (
     take,
 )
 from tasks.engines.cpu.profile import sketch_column, sketch_counts, sketch_leaves
-from tasks.engines.cpu.runs import run_codes, run_sums, sorted_within
+from tasks.engines.cpu.runs import run_codes, run_sums, sort_within
 from tasks.engines.cpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.cpu.tables import host_columns, join_tables, slice_table, sort_counts, split_table, table_from_host
 

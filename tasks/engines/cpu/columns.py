@@ -162,11 +162,11 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
     by_run = []
     for start, stop in pairwise(starts):
         run = data[start:stop] if valid is None else data[start:stop][valid[start:stop]]
-        by_run.append(_moments(run.astype(np.float64)))
+        by_run.append(_compute_moments(run.astype(np.float64)))
     return by_run
 
 
-def _moments(data: np.ndarray) -> Moments:
+def _compute_moments(data: np.ndarray) -> Moments:
     if not len(data):
         return 0, 0.0, 0.0, 0.0, 0.0
     low = float(data.min())

@@ -28,7 +28,7 @@ def hash_columns(columns: Sequence[Column], seed: int = 0, whole: bool = False) 
     return hashes[0] if len(hashes) == 1 else murmur3.hash_words(hashes, seed, np)
 
 
-def ordered_bits(values: pa.Array) -> np.ndarray:
+def to_key_bits(values: pa.Array) -> np.ndarray:
     """int64 keys that are equal for equal values; any key for a null."""
     if pa.types.is_floating(values.type):
         return (raw(values).astype(np.float64) + 0.0).view(np.int64)
@@ -97,7 +97,7 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
         if name.endswith("_sum") and values.dtype.kind == "f":
             rest = f"{name[:-4]}_rest"
             parts = [(raw(array(t.column(name))), raw(array(t.column(rest)))) for t in tables]
-            out[name], out[rest] = map(build, exact_sums.merged(codes, groups, parts))
+            out[name], out[rest] = map(build, exact_sums.merge_group_sums(codes, groups, parts))
         elif name not in out:
             out[name] = build(_sum_by(codes, groups, values))
     return pa.table({name: out[name] for name in joined.column_names})

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tasks.engines.algorithms.arrow_arrays import raw
 from tasks.engines.algorithms.host_tables import plain
 from tasks.engines.cpu.columns import Column, array
-from tasks.engines.cpu.groups import ordered_bits
+from tasks.engines.cpu.groups import to_key_bits
 from tasks.engines.hashing import murmur3
 from tasks.engines.types import Array
 
@@ -97,7 +97,7 @@ class _OneColumn:
         if self.text:
             self._build_text(keys)
         else:
-            self._build_numbers(ordered_bits(keys))
+            self._build_numbers(to_key_bits(keys))
 
     def _build_numbers(self, bits: np.ndarray) -> None:
         places = None
@@ -145,15 +145,15 @@ class _OneColumn:
         if not _is_number(values.type):
             raise TypeError(f"values of type {values.type} where the vocabulary holds {self.type}")
         if values.type != self.type:
-            return self._converted_codes(values)
-        return self._codes_of_bits(ordered_bits(values))
+            return self._codes_of_other_type(values)
+        return self._codes_of_bits(to_key_bits(values))
 
-    def _converted_codes(self, values: pa.Array) -> np.ndarray:
+    def _codes_of_other_type(self, values: pa.Array) -> np.ndarray:
         """Codes of values of another type; -1 for a value that the type of the vocabulary cannot hold exactly."""
         converted = pc.cast(values, self.type, safe=False)
         same = pc.equal(pc.cast(converted, values.type, safe=False), values)
         exact = np.asarray(pc.fill_null(same, False)).astype(bool)
-        bits = ordered_bits(converted)
+        bits = to_key_bits(converted)
         if (values.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
             exact = exact & (bits >= 0)  # equal bits are different numbers
         return np.where(exact, self._codes_of_bits(bits), -1)

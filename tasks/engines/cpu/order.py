@@ -57,7 +57,7 @@ class Pieces:
         table = self.table.slice(low, high - low)
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
-    def packed(self) -> Pieces:
+    def pack_rows(self) -> Pieces:
         """The same rows in buffers of their own (copied if necessary), so that the partition can be freed."""
         if self._are_alone():
             return self
@@ -105,7 +105,7 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
     """Rows [skip, skip + rows) of all pieces, sorted by (position, order of the pieces)."""
     pieces = [p for p in pieces if len(p.positions)] or list(pieces[:1])
     positions = np.concatenate([p.positions for p in pieces])
-    order = ordered(positions)[skip : skip + rows]
+    order = argsort_positions(positions)[skip : skip + rows]
     columns = []
     for i in range(pieces[0].table.num_columns):
         joined = _join(
@@ -120,7 +120,7 @@ def table_rows(table: pa.Table, index: np.ndarray) -> pa.Table:
     return pa.table([_take(array(c), index) for c in table.columns], table.column_names)
 
 
-def ordered(positions: np.ndarray) -> np.ndarray:
+def argsort_positions(positions: np.ndarray) -> np.ndarray:
     """The stable order of positions; dense distinct positions (the usual case) are placed without a sort."""
     if not len(positions):
         return np.zeros(0, dtype=np.int64)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tasks.engines.algorithms import column_sketch as sketches
 from tasks.engines.algorithms.arrow_arrays import raw
 from tasks.engines.algorithms.column_sketch import LeastHashes, Sketch
-from tasks.engines.algorithms.moments import Moments, joined, power_of, within
+from tasks.engines.algorithms.moments import Moments, merge_moments, power_of, within
 from tasks.engines.cpu.columns import Column, array, decode, is_list, leaves
 from tasks.engines.cpu.groups import count_values, null_rows
 from tasks.engines.hashing import murmur3
@@ -147,7 +147,7 @@ def _integers(kind: str, values: np.ndarray, nulls: int) -> Sketch:
     squares = 0
     for start in range(0, len(values), CHUNK):
         part = values[start : start + CHUNK]
-        hashes.add(sketches.hashed(sketches.integer_bits(part, np), np))
+        hashes.add(sketches.hash_bits(sketches.integer_bits(part, np), np))
         here = sketches.integer_sums(part, int(part.min()), int(part.max()), np)
         total = total + here[0]
         squares = squares + here[1]
@@ -160,32 +160,34 @@ def _counts(values: np.ndarray, low: int, high: int) -> tuple[pa.Array, np.ndarr
     """(distinct values, ascending for all but int8; how many each has) of integers of a small range."""
     if (high - low + 1) * values.dtype.itemsize <= FEW:
         each = range(low, high + 1)
-        counts = np.array([sum(np.count_nonzero(part == value) for part in _parts(values, LONG)) for value in each])
+        counts = np.array(
+            [sum(np.count_nonzero(part == value) for part in _split_chunks(values, LONG)) for value in each]
+        )
         numbers = np.array(each, dtype=values.dtype)
         return pa.array(numbers[counts > 0]), counts[counts > 0]
     if values.dtype.itemsize == 1:
-        counts = _counted_bytes(values.view(np.uint8))
+        counts = _count_bytes(values.view(np.uint8))
         places = np.flatnonzero(counts)
         return pa.array(places.astype(np.uint8).view(values.dtype)), counts[places]
     wide = np.uint64 if values.dtype == np.uint64 else np.int64
     first = 0 if low >= 0 and high < sketches.SPAN else low
     counts = np.zeros(high - first + 1, dtype=np.int64)
-    for part in _parts(values, LONG):
+    for part in _split_chunks(values, LONG):
         counts += np.bincount(part.astype(wide) - wide(first) if first else part, minlength=len(counts))
     places = np.flatnonzero(counts)
     return pa.array((places.astype(wide) + wide(first)).astype(values.dtype)), counts[places]
 
 
-def _parts(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
+def _split_chunks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
 
-def _counted_bytes(values: np.ndarray) -> np.ndarray:
+def _count_bytes(values: np.ndarray) -> np.ndarray:
     """How often each byte is there: two at once are one uint16."""
     even = len(values) & ~1
     pairs = np.zeros(1 << 16, dtype=np.int64)
-    for part in _parts(values[:even].view(np.uint16), LONG):
+    for part in _split_chunks(values[:even].view(np.uint16), LONG):
         pairs += np.bincount(part, minlength=1 << 16)
     table = pairs.reshape(256, 256)
     counts: np.ndarray = table.sum(axis=0) + table.sum(axis=1)
@@ -206,11 +208,11 @@ def _times(
     numbers = np.empty(TIMES)
     for i, block in enumerate(blocks):
         moments: Moments = (0, 0.0, 0.0, 0.0, 0.0)
-        for part in _parts(values[edges[i] : edges[i + 1]], TIMES):
+        for part in _split_chunks(values[edges[i] : edges[i + 1]], TIMES):
             low = int(part.min())
             high = int(part.max())
             extremes += [low, high]
-            moments = joined(moments, _time_moments(part, low, high, ahead, numbers))
+            moments = merge_moments(moments, _time_moments(part, low, high, ahead, numbers))
         if moments[0]:
             out.tree[0, block] = moments
     out.low = min(extremes)
@@ -260,7 +262,7 @@ def _floats(
             if not len(part):
                 continue
             part, of_chunk, infinite = _chunk(part.astype(np.float64, copy=False))
-            moments = joined(moments, of_chunk)
+            moments = merge_moments(moments, of_chunk)
             out.infinite += infinite
             nulls -= len(part)
         if moments[0]:

@@ -18,7 +18,7 @@ def run_codes(keys: Sequence[Column]) -> np.ndarray:
     return group_rows([array(k) for k in keys])[0].astype(np.int64, copy=False)
 
 
-def sorted_within(codes: np.ndarray, columns: Sequence[Column], ascending: bool = True) -> np.ndarray:
+def sort_within(codes: np.ndarray, columns: Sequence[Column], ascending: bool = True) -> np.ndarray:
     """The row numbers sorted by (code, columns), stable, nulls first; codes ascend also if `ascending` is False."""
     sort: dict[str, pa.Array] = {"code": pa.array(codes)}
     for i, values in enumerate(columns):

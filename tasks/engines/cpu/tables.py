@@ -49,13 +49,13 @@ def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
     """The rows by count descending, then by value ascending: strings by bytes, false before true, nulls first."""
     if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
         values = array(counts.column(0))
-        if _fixed_width(values.type) or pa.types.is_string(values.type):
+        if _has_fixed_width(values.type) or pa.types.is_string(values.type):
             return _sort_by_counting(values, raw(array(counts.column("count"))), counts)
     order = pc.sort_indices(sortable(counts, names), sort_keys=[("count", "descending"), *ascending(names)])
     return counts.take(order)
 
 
-def _fixed_width(dtype: pa.DataType) -> bool:
+def _has_fixed_width(dtype: pa.DataType) -> bool:
     return pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_temporal(dtype)
 
 

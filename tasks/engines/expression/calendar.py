@@ -12,7 +12,7 @@ from tasks.engines.types import Array
 DAY = NANOSECONDS["day"]
 
 
-def written(ticks: int, unit: str) -> str | list[str | int]:
+def format_learned_time(ticks: int, unit: str) -> str | list[str | int]:
     """A learned time as it is saved: ISO text in UTC, or [unit, count] where no such text says exactly the same.
 
     >>> written(1_600_000_000_000, "ms"), written(2**62, "s")
@@ -21,13 +21,13 @@ def written(ticks: int, unit: str) -> str | list[str | int]:
     dtype = pa.date32() if unit == "day" else pa.timestamp(unit)
     try:
         text: str = _moment(ticks, dtype).cast(pa.string()).as_py()
-        return text if counted(text, dtype) == ticks else [unit, ticks]
+        return text if parse_learned_time(text, dtype) == ticks else [unit, ticks]
     except (pa.ArrowInvalid, OverflowError):
         return [unit, ticks]
 
 
-def counted(saved: str | list[str | int], dtype: pa.DataType) -> int:
-    """The count of units since 1970 of a time that `written` wrote."""
+def parse_learned_time(saved: str | list[str | int], dtype: pa.DataType) -> int:
+    """The count of units since 1970 of a time that `format_learned_time` wrote."""
     if not isinstance(saved, str):
         return int(saved[1])
     if pa.types.is_date32(dtype):
@@ -76,7 +76,7 @@ def days_from_civil(year: Array, month: Array, xp: ModuleType) -> Array:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-def floored(ticks: Array, unit: str, of: str, every: int, from_monday: bool, xp: ModuleType) -> Array:
+def floor_times(ticks: Array, unit: str, of: str, every: int, from_monday: bool, xp: ModuleType) -> Array:
     """The beginning of the `every` seconds, days or months (`of`: s, day, month) in which the times lie."""
     if of == "month":
         year, month, _ = civil(ticks // (DAY // NANOSECONDS[unit]), xp)

@@ -17,8 +17,8 @@ from tasks.core.dtypes import parse_dtype, plain_type
 from tasks.core.units import nanoseconds
 from tasks.engines.algorithms.text_times import check_zone, format_of
 from tasks.engines.expression.functions import FUNCTIONS, Parameter
-from tasks.engines.expression.nodes import ExpressionNode, Typed, converted, failure
-from tasks.engines.expression.syntax import learned_name
+from tasks.engines.expression.nodes import ExpressionNode, Typed, convert_step, failure
+from tasks.engines.expression.syntax import state_name_of
 from tasks.engines.expression.text_functions import json_path, regex_error, regex_groups, regex_size
 from tasks.engines.expression.type_families import (
     BOOL,
@@ -151,7 +151,7 @@ class FunctionRules:
     def call(self, node: ExpressionNode, args: tuple[Typed, ...]) -> Typed:
         """The typed step of a call: by the rule of the function, else by the result that its declaration names."""
         function = FUNCTIONS[node.verb]
-        checked = [self.checked(node, *pair) for pair in zip(function.parameters, args, strict=False)]
+        checked = [self.check_argument(node, *pair) for pair in zip(function.parameters, args, strict=False)]
         values = [*checked, *args[len(checked) :]]
         if rule := getattr(self, node.verb + "_", None):
             return rule(node, *values)  # type: ignore[no-any-return]
@@ -164,7 +164,7 @@ class FunctionRules:
         literals = tuple(value for value in values if not isinstance(value, Typed))
         return Typed(node.verb, columns, dtype, literals, node.place)
 
-    def checked(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> object:
+    def check_argument(self, node: ExpressionNode, parameter: Parameter, arg: Typed) -> object:
         """An argument of the kind of its parameter: a step for a column, the value of a literal."""
         name = parameter.name
         kind = parameter.kind
@@ -172,7 +172,7 @@ class FunctionRules:
             return arg
         if kind in ("number", "float"):
             self.common([arg])
-            return converted(arg, FLOAT64) if kind == "float" else arg
+            return convert_step(arg, FLOAT64) if kind == "float" else arg
         if kind in COLUMNS:
             return self.column(node, kind, arg)
         if arg.is_literal and arg.value is None and parameter.optional and parameter.default is None:
@@ -225,12 +225,12 @@ class FunctionRules:
     def abs_(self, node: ExpressionNode, x: Typed) -> Typed:
         is_kept = pa.types.is_floating(x.dtype) or pa.types.is_unsigned_integer(x.dtype)
         dtype = x.dtype if is_kept else self.common([x])
-        return self.step(node, dtype, converted(x, dtype))
+        return self.step(node, dtype, convert_step(x, dtype))
 
     def round_(self, node: ExpressionNode, x: Typed, digits: int) -> Typed:
         if family(x.dtype) != "float":
-            return converted(x, x.dtype if family(x.dtype) == "int" else INT64)
-        return self.step(node, FLOAT64, converted(x, FLOAT64), digits)
+            return convert_step(x, x.dtype if family(x.dtype) == "int" else INT64)
+        return self.step(node, FLOAT64, convert_step(x, FLOAT64), digits)
 
     def circle(self, node: ExpressionNode, angle: Typed, period: Typed) -> Typed:
         """sin and cos of x, or of 2 pi x / period."""
@@ -253,7 +253,7 @@ class FunctionRules:
 
     least_ = greatest_ = extreme
 
-    def learned_value(self, node: ExpressionNode, column: Typed, *q: Typed) -> Typed:
+    def type_learned_value(self, node: ExpressionNode, column: Typed, *q: Typed) -> Typed:
         is_end = node.verb in ("min", "max")
         is_time = family(column.dtype) == "time"
         if not (is_time and is_end) and (not self.is_number(column) or column.dtype == BOOL):
@@ -264,9 +264,9 @@ class FunctionRules:
             }
             raise self.fail(column, f"{what}, this is {column.dtype}", hints.get(family(column.dtype), ""))
         dtype = plain_type(column.dtype) if is_end else FLOAT64
-        return Typed("learned", (), dtype, learned_name(node), node.place)
+        return Typed("learned", (), dtype, state_name_of(node), node.place)
 
-    min_ = max_ = mean_ = std_ = quantile_ = learned_value
+    min_ = max_ = mean_ = std_ = quantile_ = type_learned_value
 
     # times
 
@@ -293,7 +293,7 @@ class FunctionRules:
         if moment.value * NANOSECONDS[unit_of(moment.dtype)] % NANOSECONDS[unit]:
             what = f"{step.value!r} is finer than the column, which counts {UNITS[unit]}"
             raise self.fail(step, what, "write it as a time of this unit")
-        return converted(moment, dtype)
+        return convert_step(moment, dtype)
 
     def times(self, args: Sequence[Typed]) -> tuple[list[Typed], str]:
         """(the times, of which literal texts are moments; the finest of their units)."""
@@ -303,13 +303,13 @@ class FunctionRules:
     def seconds_between(self, node: ExpressionNode, *args: Typed) -> Typed:
         """A time minus a time as float64 seconds, exact before one division."""
         steps, unit = self.times(args)
-        ticks = tuple(converted(converted(step, time_type(unit)), INT64) for step in steps)
-        count = converted(Typed("-", ticks, INT64, place=node.place), FLOAT64)
+        ticks = tuple(convert_step(convert_step(step, time_type(unit)), INT64) for step in steps)
+        count = convert_step(Typed("-", ticks, INT64, place=node.place), FLOAT64)
         verb, factor = ("*", 86_400) if unit == "day" else ("/", NANOSECONDS["s"] // NANOSECONDS[unit])
         return Typed(verb, (count, Typed("literal", (), FLOAT64, float(factor))), FLOAT64, place=node.place)
 
     def epoch_(self, node: ExpressionNode, time: Typed, unit: str) -> Typed:
-        return Typed("convert", (converted(time, time_type(unit)),), INT64, place=node.place)
+        return Typed("convert", (convert_step(time, time_type(unit)),), INT64, place=node.place)
 
     def floor_time_(self, node: ExpressionNode, time: Typed, period: tuple[str, int, bool]) -> Typed:
         of, every, _ = period
@@ -408,12 +408,12 @@ class FunctionRules:
 
     def _choices(self, node: ExpressionNode, choices: Sequence[Typed]) -> tuple[pa.DataType, list[Typed]]:
         """(the type of what is chosen, the choices in that type)."""
-        dtype = self._chosen(node, list(choices))
+        dtype = self._choose_type(node, list(choices))
         if family(dtype) not in CHOSEN:
             raise self.fail(node, f"{node.verb} does not choose between values of type {dtype}")
         return dtype, [self._as(choice, dtype) for choice in choices]
 
-    def _chosen(self, node: ExpressionNode, choices: list[Typed]) -> pa.DataType:
+    def _choose_type(self, node: ExpressionNode, choices: list[Typed]) -> pa.DataType:
         """The type of the columns if it is one and all literals fit it, else the common type of the numbers."""
         real = [c for c in choices if family(c.dtype) != "none"]
         if not real:
@@ -430,7 +430,7 @@ class FunctionRules:
     def _as(self, step: Typed, dtype: pa.DataType) -> Typed:
         if family(dtype) == "time" and step.is_literal and family(step.dtype) == "string":
             return self.moment_in(step, dtype)
-        return converted(step, dtype)
+        return convert_step(step, dtype)
 
     def cast_(self, node: ExpressionNode, x: Typed, dtype: pa.DataType) -> Typed:
         if x.is_literal:

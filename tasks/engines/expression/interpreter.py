@@ -21,7 +21,7 @@ from tasks.engines.expression import calendar, list_functions, text_functions, v
 from tasks.engines.expression.nodes import Typed, columns_of, failure, unread
 from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.type_families import family, unit_of
-from tasks.engines.expression.typing import typed
+from tasks.engines.expression.typing import type_expression
 from tasks.engines.expression.verbs_numbers import Flat, Lost
 from tasks.engines.types import Array, Series
 from tasks.errors import DataError, JobError
@@ -146,7 +146,7 @@ def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = N
 def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
     """The typed steps for the columns of a frame."""
     known = schema_of({name: columns[name] for name in columns if name in expression.columns} or columns, schema)
-    return typed(expression, known)
+    return type_expression(expression, known)
 
 
 def _answer(
@@ -161,7 +161,7 @@ def _answer(
     like = columns[of.columns[0]]
     with np.errstate(all="ignore"):
         runner = _StepRunner(columns, engine_of(like), len(like), of, learned or {}, strict, whole)
-        value = runner.settled(runner.value(root))
+        value = runner.settle_losses(runner.value(root))
     if failed is not None and runner.failed is not None:
         failed[of.text] += int(runner.failed.sum())
     return value
@@ -183,7 +183,7 @@ def bare(value: Value) -> Value:
     return value.values if isinstance(value, Lossy) else value
 
 
-def lost_in(value: object) -> Lost:
+def losses_of(value: object) -> Lost:
     """The rows that steps lost on the way to a value."""
     return value.lost if isinstance(value, Flat | Lossy) else ()
 
@@ -194,7 +194,7 @@ def with_lost(value: Value, lost: Lost) -> Value:
         return value
     if isinstance(value, Flat):
         return replace(value, lost=value.lost + lost)
-    return Lossy(bare(value), lost_in(value) + lost)
+    return Lossy(bare(value), losses_of(value) + lost)
 
 
 @dataclass
@@ -214,10 +214,10 @@ class _StepRunner:
     whole: bool
     failed: Any = None
 
-    def settled(self, value: Value) -> Value:
+    def settle_losses(self, value: Value) -> Value:
         """The value without lost rows, of which those count that are null in it: DataError for integers beyond their
         type; failed casts go to `failed`, and are an UnreadError if the expression is strict."""
-        if lost := lost_in(value):
+        if lost := losses_of(value):
             null = self.nulls(value)
             for step, gone in lost if null is not None else ():
                 rows = self.engine.xp.broadcast_to(gone & null, (self.rows,))
@@ -273,7 +273,7 @@ class _StepRunner:
         if step.verb == "convert":
             return self.convert(step)
         if step.verb == "learned":
-            return self.learned_value(step)
+            return self.look_up_learned_value(step)
         args = [self.value(arg) for arg in step.args]
         if step.verb in ("where", "case", "coalesce"):
             return self.choice(step, args)
@@ -287,34 +287,34 @@ class _StepRunner:
             return self.text(step, args)
         return self.numeric(step, args)
 
-    def learned_value(self, step: Typed) -> Flat:
+    def look_up_learned_value(self, step: Typed) -> Flat:
         if step.value not in self.learned:
             raise JobError(f"{step.value} is not learned yet", where=self.of.text, do="fit the workflow first")
         value = self.learned[step.value]
         if value is not None and family(step.dtype) == "time":
-            value = calendar.counted(value, step.dtype)
+            value = calendar.parse_learned_time(value, step.dtype)
         number = self.engine.xp.asarray([0 if value is None else value], dtype=verbs_numbers.numpy_dtype(step.dtype))
         return Flat(number, self.engine.xp.zeros(1, dtype=bool) if value is None else None)
 
     def choice(self, step: Typed, args: list[Any]) -> Value:
         """where, case and coalesce: from the last answer to the first, each where its condition is true."""
         if step.verb == "where":
-            return self.chosen(step, *args)
+            return self.choose_values(step, *args)
         result = args[-1]
         if step.verb == "case":
             for condition, value in zip(args[-3::-2], args[-2::-2], strict=True):
-                result = self.chosen(step, is_true(condition), value, result)
+                result = self.choose_values(step, is_true(condition), value, result)
         else:
             for value in args[-2::-1]:
-                result = self.chosen(step, self.is_null(value), result, value)
+                result = self.choose_values(step, self.is_null(value), result, value)
         return result
 
-    def chosen(self, step: Typed, condition: Flat, a: Any, b: Any) -> Value:
+    def choose_values(self, step: Typed, condition: Flat, a: Any, b: Any) -> Value:
         engine = self.engine
         if family(step.dtype) != "string":
             return verbs_numbers.where(condition, a, b, engine.xp)
         choices = [engine.literal_text(side, self.rows) if isinstance(side, str) else bare(side) for side in (a, b)]
-        lost = (*condition.lost, *verbs_numbers.lost_by_choice(condition, lost_in(a), lost_in(b)))
+        lost = (*condition.lost, *verbs_numbers.choose_losses(condition, losses_of(a), losses_of(b)))
         texts = engine.text_where(condition, *choices, self.rows)
         null = engine.is_null(texts) if lost else None
         return with_lost(texts, tuple((step, gone & null) for step, gone in lost))
@@ -327,7 +327,7 @@ class _StepRunner:
         else:
             answer = list_functions.ON_HOST[step.verb](arrow, *step.value)
             result, gone = answer if isinstance(answer, tuple) else (answer, None)
-        lost = lost_in(value) + (() if gone is None else ((step, self.engine.xp.asarray(gone)),))
+        lost = losses_of(value) + (() if gone is None else ((step, self.engine.xp.asarray(gone)),))
         if family(step.dtype) in FLAT:
             return with_lost(self.engine.from_arrow(result, step.dtype), lost)
         is_text = family(step.dtype) == "string"
@@ -340,7 +340,7 @@ class _StepRunner:
         column = self.engine.column(bare(value), step.args[0].dtype, like)
         hashes = self.engine.hashed(column, *step.value, self.whole)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
-        return Flat(hashes.astype("int64"), valid, lost_in(value), bounds=(0, 2**32 - 1))
+        return Flat(hashes.astype("int64"), valid, losses_of(value), bounds=(0, 2**32 - 1))
 
     def column(self, step: Typed) -> Value:
         column = self.columns[step.value]
@@ -373,20 +373,20 @@ class _StepRunner:
             case "ticks":
                 return verbs_numbers.ticks(args[0], unit_of(step.args[0].dtype), step.value, xp)
             case "least" | "greatest":
-                return verbs_numbers.answered(without_beyond(verbs_numbers.extreme(verb, args, xp), args))
+                return verbs_numbers.drop_answered_losses(without_beyond(verbs_numbers.extreme(verb, args, xp), args))
             case "second" | "minute" | "hour" | "weekday" | "day" | "dayofyear" | "month" | "year":
                 values = calendar.part(args[0].values, unit_of(step.args[0].dtype), verb, xp)
                 return replace(args[0], values=values, bounds=None)
             case "floor_time":
                 of, every, from_monday = step.value
-                values = calendar.floored(args[0].values, unit_of(step.dtype), of, every, from_monday, xp)
+                values = calendar.floor_times(args[0].values, unit_of(step.dtype), of, every, from_monday, xp)
                 return replace(args[0], values=values, bounds=None)
             case "list length":
                 return self.engine.list_length(bare(args[0]))
         return verbs_numbers.function(step, args[0], xp)
 
     def is_null(self, value: object) -> Flat:
-        null, (known, beyond) = self.nulls(value), beyond_in(lost_in(value))
+        null, (known, beyond) = self.nulls(value), beyond_in(losses_of(value))
         return Flat(self.engine.xp.zeros(self.rows, dtype=bool) if null is None else null, known, beyond)
 
     def text(self, step: Typed, args: list[Any]) -> Value:
@@ -399,7 +399,7 @@ class _StepRunner:
             result = self.engine.text_compare(verb.removeprefix("text "), *texts)
         else:
             result = getattr(self.engine, verb)(*texts, *(step.value or ()))
-        return with_lost(result, sum((lost_in(arg) for arg in args), ()))
+        return with_lost(result, sum((losses_of(arg) for arg in args), ()))
 
     def convert(self, step: Typed) -> Value:
         (source,) = step.args
@@ -412,13 +412,13 @@ class _StepRunner:
             return verbs_numbers.convert(step, value, self.engine.xp)
         arrow = self.arrow(value, source.dtype)
         if there == "string":
-            return with_lost(self.engine.text_from_arrow(format_text(arrow)), lost_in(value))
+            return with_lost(self.engine.text_from_arrow(format_text(arrow)), losses_of(value))
         parsed = (
             decimal_numbers(arrow, step.dtype) if pa.types.is_decimal(source.dtype) else parse_text(arrow, step.dtype)
         )
         is_flat = there in FLAT
         flat = self.engine.from_arrow(parsed, step.dtype) if is_flat else self.engine.nested_from_arrow(parsed)
         if parsed.null_count == arrow.null_count:
-            return with_lost(flat, lost_in(value))
+            return with_lost(flat, losses_of(value))
         gone = pc.and_(arrow.is_valid(), parsed.is_null()).to_numpy(zero_copy_only=False)
-        return with_lost(flat, (*lost_in(value), (step, self.engine.xp.asarray(gone))))
+        return with_lost(flat, (*losses_of(value), (step, self.engine.xp.asarray(gone))))

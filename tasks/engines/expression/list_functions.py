@@ -75,7 +75,7 @@ def sum(lists: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, np.ndarray | Non
     values = pc.fill_null(lists.values, False if pa.types.is_boolean(lists.type.value_type) else 0)
     if pa.types.is_floating(dtype):
         elements = np.nan_to_num(np.asarray(values.cast(pa.float64())), nan=0.0, posinf=math.inf, neginf=-math.inf)
-        sums = np.array([_exact(elements[a:b]) for a, b in zip(first, stop, strict=True)], dtype=np.float64)
+        sums = np.array([_sum_exactly(elements[a:b]) for a, b in zip(first, stop, strict=True)], dtype=np.float64)
         return pa.array(sums, mask=empty | np.isnan(sums)), None
     numbers = np.asarray(values.cast(dtype))
     with np.errstate(over="ignore"):
@@ -90,7 +90,7 @@ def sum(lists: pa.Array, dtype: pa.DataType) -> tuple[pa.Array, np.ndarray | Non
     return pa.array(sums, mask=empty | beyond), beyond if beyond.any() else None
 
 
-def _exact(elements: np.ndarray) -> float:
+def _sum_exactly(elements: np.ndarray) -> float:
     """The exact sum, rounded once; infinite where it or an element is, NaN between both infinities."""
     try:
         return math.fsum(elements)

@@ -40,7 +40,7 @@ def columns_of(step: Typed) -> list[str]:
     return [step.value] if step.verb == "column" else [name for arg in step.args for name in columns_of(arg)]
 
 
-def converted(step: Typed, dtype: pa.DataType) -> Typed:
+def convert_step(step: Typed, dtype: pa.DataType) -> Typed:
     """The step in another type."""
     return step if step.dtype == dtype else Typed("convert", (step,), dtype, place=step.place)
 

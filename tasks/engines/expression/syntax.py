@@ -222,7 +222,7 @@ def parse(text: str, learned: bool = False) -> Expression:
     names = tuple(dict.fromkeys(_columns(root)))
     if not names:
         raise failure("names no column", text, (0, len(text)), do="use at least one column")
-    return Expression(text, root, names, _learned(root))
+    return Expression(text, root, names, _collect_learned_calls(root))
 
 
 _one_at_a_time = threading.Lock()
@@ -274,19 +274,19 @@ def _columns(node: ExpressionNode) -> list[str]:
     return [node.value] if node.verb == "column" else [name for arg in node.args for name in _columns(arg)]
 
 
-def learned_name(node: ExpressionNode) -> str:
+def state_name_of(node: ExpressionNode) -> str:
     """The name of a learned value in the state.
 
-    >>> [learned_name(node) for node in parse("x / max(x) + quantile(y, 0.5)", learned=True).learned]
+    >>> [state_name_of(node) for node in parse("x / max(x) + quantile(y, 0.5)", learned=True).learned]
     ['max(x)', 'quantile(y, 0.5)']
     """
     column, *more = node.args
     return f"{node.verb}({', '.join(str(arg.value) for arg in (column, *more))})"
 
 
-def _learned(node: ExpressionNode) -> tuple[ExpressionNode, ...]:
+def _collect_learned_calls(node: ExpressionNode) -> tuple[ExpressionNode, ...]:
     here = (node,) if node.verb in FUNCTIONS and FUNCTIONS[node.verb].runs == "learned" else ()
-    return here + tuple(part for arg in node.args for part in _learned(arg))
+    return here + tuple(part for arg in node.args for part in _collect_learned_calls(arg))
 
 
 class _Reader:

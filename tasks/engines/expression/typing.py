@@ -13,20 +13,20 @@ from tasks.core.dtypes import plain_type
 from tasks.core.schema import Schema
 from tasks.engines.expression.function_rules import FunctionRules, literal_type
 from tasks.engines.expression.functions import FUNCTIONS
-from tasks.engines.expression.nodes import ExpressionNode, Typed, converted
+from tasks.engines.expression.nodes import ExpressionNode, Typed, convert_step
 from tasks.engines.expression.syntax import Expression
 from tasks.engines.expression.type_families import BOOL, FLOAT64, INT64, STRING, UINT64, family
 from tasks.errors import near
 
 
-def typed(expression: Expression, schema: Schema) -> Typed:
+def type_expression(expression: Expression, schema: Schema) -> Typed:
     """The typed steps of an expression; JobError, with the place, if the expression does not fit the schema."""
     return _Rules(schema, expression.text).type(expression.root)
 
 
 def dtype_of(expression: Expression, schema: Schema) -> pa.DataType:
     """The type of the result; JobError, with the place, if the expression does not fit the schema."""
-    return typed(expression, schema).dtype
+    return type_expression(expression, schema).dtype
 
 
 class _Rules(FunctionRules):
@@ -64,7 +64,7 @@ class _Rules(FunctionRules):
             return self.seconds_between(node, *args)
         common = self.common(args)
         dtype = FLOAT64 if node.verb == "/" else common
-        return Typed(node.verb, tuple(converted(arg, dtype) for arg in args), dtype, place=node.place)
+        return Typed(node.verb, tuple(convert_step(arg, dtype) for arg in args), dtype, place=node.place)
 
     def add(self, node: ExpressionNode, *args: Typed) -> Typed:
         if all(family(arg.dtype) == "string" for arg in args):
@@ -77,7 +77,7 @@ class _Rules(FunctionRules):
         dtype = self.common([x])
         if dtype == UINT64:
             raise self.fail(node, "uint64 has no negative numbers", "write -cast(x, 'int64')")
-        return Typed("negate", (converted(x, dtype),), dtype, place=node.place)
+        return Typed("negate", (convert_step(x, dtype),), dtype, place=node.place)
 
     # truth
 
@@ -111,7 +111,7 @@ class _Rules(FunctionRules):
             types = " with ".join(str(arg.dtype) for arg in args[:2])
             raise self.fail(node, f"cannot compare {types}", _alike(args, kinds))
         dtype = self.common(args)
-        return verb, tuple(converted(arg, dtype) for arg in args), BOOL
+        return verb, tuple(convert_step(arg, dtype) for arg in args), BOOL
 
     def is_in(self, node: ExpressionNode, x: Typed) -> Typed:
         items = tuple(self.type(item) for item in node.value)
@@ -126,7 +126,9 @@ class _Rules(FunctionRules):
         """`x in []` of a type that is not a number: false, null for null."""
         never = Typed("is None", (x,), BOOL, place=node.place)
         null = Typed("literal", (), pa.null(), None, node.place)
-        return Typed("where", (never, converted(null, BOOL), Typed("literal", (), BOOL, False)), BOOL, place=node.place)
+        return Typed(
+            "where", (never, convert_step(null, BOOL), Typed("literal", (), BOOL, False)), BOOL, place=node.place
+        )
 
 
 def _alike(args: Sequence[Typed], kinds: set[str]) -> str:

@@ -38,7 +38,7 @@ def array(column: Series | pa.Array) -> pa.Array:
     return values if values.type == plain_type(values.type) else values.cast(plain_type(values.type))
 
 
-def decoded(column: Column) -> Column:
+def decode_column(column: Column) -> Column:
     """The column without dictionary encoding."""
     return columns.decode(column)
 
@@ -90,7 +90,7 @@ def nested_from_arrow(arrow: pa.Array) -> pa.Array:
     return arrow
 
 
-def hashed(column: Column, seed: int, whole: bool) -> np.ndarray:
+def hash_column(column: Column, seed: int, whole: bool) -> np.ndarray:
     """MurmurHash3_x86_32 of each row, uint32; with `whole`, of whole floats as integers."""
     return hash_columns([column], seed, whole)
 

@@ -23,7 +23,7 @@ from tasks.engines.gpu.columns import device, from_pylibcudf
 from tasks.engines.gpu.groups import hash_columns
 from tasks.engines.gpu.kernels import canonical_cudf
 from tasks.engines.gpu.kernels.canonical_cudf import TICKS_PER_DAY
-from tasks.engines.gpu.text import joined
+from tasks.engines.gpu.text import concat_texts
 
 xp: ModuleType = cupy
 LARGE = 2**31 - 1  # bytes of texts that Arrow's type string holds in one array
@@ -31,10 +31,10 @@ LARGE = 2**31 - 1  # bytes of texts that Arrow's type string holds in one array
 
 def arrow_type(column: cudf.Series) -> pa.DataType:
     """The Arrow type of a column, which its name marks if cuDF lacks the type (dates, and types with stand-ins)."""
-    return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.told_type(column)
+    return pa.date32() if column.name == str(pa.date32()) else canonical_cudf.type_of_series(column)
 
 
-def decoded(column: cudf.Series) -> cudf.Series:
+def decode_column(column: cudf.Series) -> cudf.Series:
     """The column itself: `to_arrow` decodes categories."""
     return column
 
@@ -51,7 +51,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
 
 def to_arrow(value: Flat | cudf.Series, dtype: pa.DataType, rows: int) -> pa.Array:
     """A Flat, a text or a column as an Arrow array in host memory; texts of more than 2 GiB as large_string."""
-    series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decategorized(value)
+    series = _series(value, dtype, rows) if isinstance(value, Flat) else canonical_cudf.decode_categories(value)
     arrow = series.to_arrow()
     if pa.types.is_decimal(dtype) or (pa.types.is_large_string(arrow.type) and arrow.nbytes > LARGE):
         return arrow
@@ -86,7 +86,7 @@ def column(value: Flat | cudf.Series, dtype: pa.DataType, like: cudf.Series) -> 
 
 
 def text(column: cudf.Series) -> cudf.Series:
-    return canonical_cudf.decategorized(column).reset_index(drop=True)
+    return canonical_cudf.decode_categories(column).reset_index(drop=True)
 
 
 def text_from_arrow(arrow: pa.Array) -> cudf.Series:
@@ -98,7 +98,7 @@ def nested_from_arrow(arrow: pa.Array) -> cudf.Series:
     return from_host(arrow)
 
 
-def hashed(column: cudf.Series, seed: int, whole: bool) -> cupy.ndarray:
+def hash_column(column: cudf.Series, seed: int, whole: bool) -> cupy.ndarray:
     """MurmurHash3_x86_32 of each row, uint32; with `whole`, of whole floats as integers."""
     return hash_columns([column], seed, whole)
 
@@ -115,7 +115,7 @@ def _valid(series: cudf.Series) -> cupy.ndarray | None:
     return series.notna().values if series.null_count else None
 
 
-def _filled(series: cudf.Series) -> cudf.Series:
+def _fill_with_empty_text(series: cudf.Series) -> cudf.Series:
     """The texts with "" in place of nulls."""
     return series.fillna("") if series.null_count else series
 
@@ -126,18 +126,18 @@ def text_compare(verb: str, a: cudf.Series | str, b: cudf.Series | str) -> Flat:
     for side in (a, b):
         if not isinstance(side, str):
             here = _valid(side)
-            side = _filled(side)
+            side = _fill_with_empty_text(side)
             valid = here if valid is None else valid if here is None else valid & here
         sides.append(side)
     return Flat(COMPARISONS[verb](*sides).astype("bool").values, valid)
 
 
 def text_in(a: cudf.Series, items: list[str]) -> Flat:
-    return Flat(_filled(a).isin(items).values, _valid(a))
+    return Flat(_fill_with_empty_text(a).isin(items).values, _valid(a))
 
 
 def _is_ascii(a: cudf.Series) -> bool:
-    filled = _filled(a)
+    filled = _fill_with_empty_text(a)
     return bool((filled.str.byte_count().values == filled.str.len().values).all())
 
 
@@ -150,7 +150,7 @@ def upper(a: cudf.Series) -> cudf.Series:
 
 
 def length(a: cudf.Series) -> Flat:
-    return Flat(_filled(a).str.len().astype("int64").values, _valid(a))
+    return Flat(_fill_with_empty_text(a).str.len().astype("int64").values, _valid(a))
 
 
 def list_length(value: cudf.Series) -> Flat:
@@ -160,19 +160,19 @@ def list_length(value: cudf.Series) -> Flat:
 def contains(a: cudf.Series, pattern: str) -> Flat:
     if not pattern:
         return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
-    return Flat(_filled(a).str.contains(pattern, regex=False).astype("bool").values, _valid(a))
+    return Flat(_fill_with_empty_text(a).str.contains(pattern, regex=False).astype("bool").values, _valid(a))
 
 
 def startswith(a: cudf.Series, pattern: str) -> Flat:
     if not pattern:
         return Flat(cupy.ones(len(a), dtype=bool), _valid(a))
-    return Flat(_filled(a).str.startswith(pattern).astype("bool").values, _valid(a))
+    return Flat(_fill_with_empty_text(a).str.startswith(pattern).astype("bool").values, _valid(a))
 
 
 def join(a: cudf.Series | str, b: cudf.Series | str) -> cudf.Series:
     rows = len(b) if isinstance(a, str) else len(a)
     sides = [literal_text(side, rows) if isinstance(side, str) else side for side in (a, b)]
-    return from_pylibcudf(joined([device(side) for side in sides], ""))
+    return from_pylibcudf(concat_texts([device(side) for side in sides], ""))
 
 
 def text_where(condition: Flat, a: cudf.Series, b: cudf.Series, rows: int) -> cudf.Series:

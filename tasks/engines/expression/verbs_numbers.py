@@ -56,7 +56,7 @@ def nan_to_null(flat: Flat, xp: ModuleType) -> Flat:
     return Flat(flat.values, _meet(flat.valid, ~nan), flat.lost) if any_true(nan) else flat
 
 
-def answered(flat: Flat) -> Flat:
+def drop_answered_losses(flat: Flat) -> Flat:
     """The column, of which rows that are not null are lost no more: another value answered for them."""
     if flat.valid is None:
         return replace(flat, lost=())
@@ -190,7 +190,7 @@ def _kleene(both: bool, a: Flat, b: Flat) -> Flat:
     decides = [~s.values if both else s.values for s in (a, b)]
     known = [~(s.values ^ s.values) if s.valid is None else s.valid for s in (a, b)]
     decided = (decides[0] & known[0]) | (decides[1] & known[1])
-    return answered(Flat(~decided if both else decided, decided | (known[0] & known[1]), a.lost + b.lost))
+    return drop_answered_losses(Flat(~decided if both else decided, decided | (known[0] & known[1]), a.lost + b.lost))
 
 
 def function(step: Typed, a: Flat, xp: ModuleType) -> Flat:
@@ -231,14 +231,16 @@ def extreme(verb: str, sides: Sequence[Flat], xp: ModuleType) -> Flat:
 def where(condition: Flat, a: Flat, b: Flat, xp: ModuleType) -> Flat:
     """a where the condition is true, b where it is false, null where it is null."""
     values = xp.where(condition.values, a.values, b.values)
-    lost = (*condition.lost, *lost_by_choice(condition, a.lost, b.lost))
+    lost = (*condition.lost, *choose_losses(condition, a.lost, b.lost))
     if a.valid is None and b.valid is None:
-        return answered(Flat(values, condition.valid, lost))
+        return drop_answered_losses(Flat(values, condition.valid, lost))
     valid = [xp.ones(1, dtype=bool) if side.valid is None else side.valid for side in (a, b)]
-    return answered(Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost))
+    return drop_answered_losses(
+        Flat(values, _meet(xp.where(condition.values, valid[0], valid[1]), condition.valid), lost)
+    )
 
 
-def lost_by_choice(condition: Flat, a: Lost, b: Lost) -> Lost:
+def choose_losses(condition: Flat, a: Lost, b: Lost) -> Lost:
     """What is lost of two columns between which a condition chooses: nothing where it is null."""
     chosen = [_meet(values, condition.valid) for values in (condition.values, ~condition.values)]
     return tuple((step, gone & taken) for lost, taken in zip((a, b), chosen, strict=True) for step, gone in lost)

@@ -55,7 +55,7 @@ from tasks.engines.gpu.groups import (
 )
 from tasks.engines.gpu.kernels import denormals
 from tasks.engines.gpu.kernels.batch_device import BatchDevice
-from tasks.engines.gpu.linear import centred_factor, project
+from tasks.engines.gpu.linear import factorize_columns, project
 from tasks.engines.gpu.lists import list_lengths, make_lists
 from tasks.engines.gpu.lookup import Lookup, vocabulary_ids
 from tasks.engines.gpu.order import (
@@ -72,7 +72,7 @@ from tasks.engines.gpu.order import (
     take,
 )
 from tasks.engines.gpu.profile import sketch_column, sketch_counts, sketch_leaves
-from tasks.engines.gpu.runs import run_codes, run_sums, sorted_within
+from tasks.engines.gpu.runs import run_codes, run_sums, sort_within
 from tasks.engines.gpu.segments import exact_sums_by, extremes_by, group_codes, sum_by
 from tasks.engines.gpu.text import date_part, join_text, split_text, text, to_time
 

@@ -22,11 +22,11 @@ from tasks.core.dtypes import leaf_type, plain_type
 from tasks.engines.algorithms import arrow_arrays
 from tasks.engines.algorithms.moments import power_of, within
 from tasks.engines.algorithms.reductions import all_true, extremes
-from tasks.engines.convert.gpu_types import is_foreign, mark_of, marked_type, restored, stand_in
+from tasks.engines.convert.gpu_types import from_stand_in, is_foreign, mark_of, stand_in, type_of_mark
 from tasks.engines.convert.type_widening import is_narrower
 from tasks.engines.gpu.kernels import canonical_cudf, pinned_copies
 from tasks.engines.gpu.kernels.block_reductions import block_moments
-from tasks.engines.gpu.kernels.column_arrays import Column, Marked, array_of, device, gathered, valid_in, with_nan
+from tasks.engines.gpu.kernels.column_arrays import Column, Marked, array_of, device, gather_columns, valid_in, with_nan
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.engines.types import Array
 
@@ -61,7 +61,7 @@ def rebuilt(stored: plc.Column, like: Marked) -> Column:
 
 def is_mark(name: object) -> bool:
     """Whether the name of a Series says which type the Series stands for."""
-    return name in (DATE, NULL) or marked_type(name) is not None
+    return name in (DATE, NULL) or type_of_mark(name) is not None
 
 
 def name_of(dtype: pa.DataType) -> str | None:
@@ -83,7 +83,7 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
     joined = stand_in(joined) if is_foreign(plain) else joined
     series = cudf.Series.from_arrow(joined)
     if is_list_type(joined.type) and joined.null_count:
-        series = taken(series, cupy.arange(len(series), dtype=cupy.int32))  # null lists without elements
+        series = take_values(series, cupy.arange(len(series), dtype=cupy.int32))  # null lists without elements
     series.name = name
     return finite(series)
 
@@ -94,15 +94,15 @@ def _from_dictionary(values: pa.DictionaryArray) -> Column:
         return column(values.dictionary_decode())
     outside = len(values.dictionary)
     indices = values.indices.cast(pa.int32()).fill_null(outside).to_numpy()
-    return taken(column(values.dictionary), pinned_copies.array_to_device(indices), nullify=True)
+    return take_values(column(values.dictionary), pinned_copies.array_to_device(indices), nullify=True)
 
 
-def taken(values: Column, index: cupy.ndarray, nullify: bool = False) -> Column:
+def take_values(values: Column, index: cupy.ndarray, nullify: bool = False) -> Column:
     """Rows by number; with `nullify` a number behind the last row gives null."""
-    return rebuilt(gathered([device(values)], index, nullify)[0], values)
+    return rebuilt(gather_columns([device(values)], index, nullify)[0], values)
 
 
-def renumbered(values: Column) -> Column:
+def renumber_rows(values: Column) -> Column:
     """The same values with the plain index."""
     return values.reset_index(drop=True)
 
@@ -129,20 +129,20 @@ def host(values: Column) -> pa.Array:
 
 def host_as(values: Column, wanted: pa.DataType) -> pa.Array:
     """The column in host memory as the Arrow type that it stands for."""
-    on_host = pinned_copies.to_host(canonical_cudf.decategorized(values))
+    on_host = pinned_copies.to_host(canonical_cudf.decode_categories(values))
     if is_foreign(wanted):
-        return restored(on_host, wanted)
+        return from_stand_in(on_host, wanted)
     exact = on_host.type == wanted or pa.types.is_null(leaf_type(wanted))
-    return _named(on_host if exact else on_host.cast(wanted), wanted)
+    return _restore_names(on_host if exact else on_host.cast(wanted), wanted)
 
 
-def _named(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _restore_names(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The array with names of list elements, and nulls without a type, as `wanted` has them: cuDF keeps neither."""
     if pa.types.is_null(wanted):
         return pa.nulls(len(values))
     if not is_list_type(wanted):
         return values
-    child = _named(values.values, wanted.value_type)
+    child = _restore_names(values.values, wanted.value_type)
     return pa.Array.from_buffers(wanted, len(values), values.buffers()[:2], values.null_count, values.offset, [child])
 
 
@@ -227,7 +227,7 @@ def dtype(values: Marked) -> pa.DataType:
         return pa.date32()
     if values.name == NULL:
         return pa.null()
-    return canonical_cudf.told_type(values)
+    return canonical_cudf.type_of_series(values)
 
 
 type_of = dtype  # where a parameter is called dtype
@@ -316,7 +316,7 @@ def fill_null(values: Column, value: object) -> Column:
         new = np.asarray(scalar.as_py()).astype(data.dtype)[()]
         return from_numbers(cupy.where(valid, data, new), None, here)
     if pa.types.is_string(here):
-        return renumbered(values.fillna(value))
+        return renumber_rows(values.fillna(value))
     return column(pc.fill_null(host(values), scalar))
 
 

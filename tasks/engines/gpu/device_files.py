@@ -17,7 +17,7 @@ import rmm
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type
 from tasks.core.plan import EXPLODED, File, Partition, Piece, Plan, rows_together
-from tasks.core.schema import Schema, described
+from tasks.core.schema import Schema, make_file_metadata
 from tasks.engines.convert import host_files
 from tasks.engines.convert.gpu_types import mark_of
 from tasks.engines.convert.host_files import FileWriting
@@ -31,12 +31,12 @@ from tasks.engines.gpu.columns import (
     from_pylibcudf,
     host,
     host_as,
-    renumbered,
+    renumber_rows,
 )
 from tasks.engines.gpu.kernels.column_arrays import Column
 from tasks.engines.gpu.order import OrderedRows
 from tasks.storage.checksum import DigestedFile
-from tasks.storage.files import checked_name
+from tasks.storage.files import open_planned_path
 
 ROW_GROUP = 4_000_000
 SMALLEST_ROW_GROUP = 5_000  # that cuDF writes
@@ -63,14 +63,14 @@ def read_partition(plan: Plan, partition: Partition, columns: Sequence[str]) -> 
     pieces = [piece for block in partition.blocks for piece in block.pieces]
     differ = bool(plan.options.get("on_host"))  # files may have further columns, or others, beside those read here
     try:
-        tables = [_read(run, names, differ) for run in _runs(plan.files, pieces)]
+        tables = [_read_run(run, names, differ) for run in _plan_runs(plan.files, pieces)]
     except (RuntimeError, ValueError, OSError):
         return {}  # the host's reader says what is wrong with which file
     joined = plc.concatenate.concatenate(tables) if len(tables) > 1 else tables[0]
     if joined.num_rows() != partition.rows:
         return {}
     try:
-        return all_finite({n: _conformed(c, types[n]) for n, c in zip(names, joined.columns(), strict=True)})
+        return all_finite({n: _conform_column(c, types[n]) for n, c in zip(names, joined.columns(), strict=True)})
     except (ValueError, NotImplementedError):  # a value that does not fit its type, or a cast that there is not
         return {}
 
@@ -100,12 +100,12 @@ def _readable(leaf: pa.DataType) -> bool:
 @lru_cache(maxsize=4096)
 def _footer_rows(file: File) -> tuple[int, ...]:
     """The rows of each row group of a file as it was when it was planned."""
-    with checked_name(file) as name:
+    with open_planned_path(file) as name:
         metadata = pq.read_metadata(name)
     return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
 
 
-def _runs(files: Sequence[File], pieces: Sequence[Piece]) -> list[Run]:
+def _plan_runs(files: Sequence[File], pieces: Sequence[Piece]) -> list[Run]:
     """The arguments of each call of the reader: whole row groups of up to `OPEN_FILES` files together, a cut row group
     by itself."""
     runs: list[Run] = []
@@ -125,13 +125,13 @@ def _runs(files: Sequence[File], pieces: Sequence[Piece]) -> list[Run]:
     return runs
 
 
-def _read(run: Run, columns: list[str], differ: bool) -> plc.Table:
+def _read_run(run: Run, columns: list[str], differ: bool) -> plc.Table:
     """The rows of a run; a DataError for a file that has changed since the plan. cuDF opens the files through
     descriptors that were compared with the plan, so that it reads no other files. `differ`: the files may differ in
     other columns."""
     files, groups, skip, rows = run
     with ExitStack() as opened:
-        names = [opened.enter_context(checked_name(file)) for file in files]
+        names = [opened.enter_context(open_planned_path(file)) for file in files]
         builder = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(names))
         options = builder.allow_mismatched_pq_schemas(differ).build()
         options.set_column_names(columns)
@@ -146,7 +146,7 @@ def _read(run: Run, columns: list[str], differ: bool) -> plc.Table:
     return plc.Table([parts[read.index(name)] for name in columns])
 
 
-def _conformed(values: plc.Column, wanted: pa.DataType) -> Column:
+def _conform_column(values: plc.Column, wanted: pa.DataType) -> Column:
     """A column that cuDF has read, in the type of the plan; NaN stays NaN.
 
     Decimals of 32 and 64 bits become 128 bits wide, as the host's reader has them: partitions of both are joined.
@@ -169,10 +169,10 @@ def _conformed(values: plc.Column, wanted: pa.DataType) -> Column:
 
 def host_columns(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> pa.Table:
     """The named columns of a table or frame in host memory, in the types of the schema."""
-    return pa.table({n: _exact(table[n], c.dtype) for n, c in schema.items()})
+    return pa.table({n: _to_host_array(table[n], c.dtype) for n, c in schema.items()})
 
 
-def _exact(values: Column, wanted: pa.DataType) -> pa.Array:
+def _to_host_array(values: Column, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_null(leaf_type(wanted)):  # strings stand for them
         return host_as(values, wanted)
     return host(cast(_with_name(values, wanted), wanted))
@@ -181,7 +181,7 @@ def _exact(values: Column, wanted: pa.DataType) -> pa.Array:
 def write_file(table: cudf.DataFrame | Mapping[str, Column], path: str, writing: FileWriting) -> str | None:
     """The table as one file in the format, compression and row groups of the section `output`; its digest if known."""
     if _on_device(writing):
-        return _write_parquet(_stored(table, writing.schema), path, writing)
+        return _write_parquet(_to_stored_table(table, writing.schema), path, writing)
     host_files.write_file(host_columns(table, writing.schema), path, writing)
     return None
 
@@ -199,7 +199,7 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, writing: FileWriting
         sink = plc.io.SinkInfo([file])  # the writer does not keep it, and writes through it until it is gone itself
         try:
             while (table := next(tables, None)) is not None:
-                run = _stored(table, writing.schema)
+                run = _to_stored_table(table, writing.schema)
                 writer = writer or _appending(run, sink, writing)
                 writer.write(run)
                 del table, run
@@ -248,13 +248,13 @@ def _on_device(writing: FileWriting) -> bool:
     return possible and not sized and output.compression in CODECS and _writable(writing.schema)
 
 
-def _stored(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> plc.Table:
+def _to_stored_table(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> plc.Table:
     """The named columns of a table or frame in the types of the schema, as libcudf writes them."""
-    return plc.Table([_stored_column(table, name, column.dtype) for name, column in schema.items()])
+    return plc.Table([_to_stored_column(table, name, column.dtype) for name, column in schema.items()])
 
 
-def _stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, wanted: pa.DataType) -> plc.Column:
-    stored = table.stored(name, wanted) if isinstance(table, OrderedRows) else None
+def _to_stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, wanted: pa.DataType) -> plc.Column:
+    stored = table.column_of_type(name, wanted) if isinstance(table, OrderedRows) else None
     if stored is None:
         stored = device(cast(_with_name(table[name], wanted), wanted))
     return plc.unary.cast(stored, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(wanted) else stored
@@ -281,13 +281,13 @@ def _appending(first: plc.Table, sink: plc.io.SinkInfo, writing: FileWriting) ->
 
 def _footer(schema: Schema) -> dict[str, str]:
     """Key-value metadata of a file."""
-    arrow = schema.to_arrow().with_metadata(described(schema))
-    return {"ARROW:schema": base64.b64encode(arrow.serialize().to_pybytes()).decode(), **described(schema)}
+    arrow = schema.to_arrow().with_metadata(make_file_metadata(schema))
+    return {"ARROW:schema": base64.b64encode(arrow.serialize().to_pybytes()).decode(), **make_file_metadata(schema)}
 
 
 def _with_name(values: Column, wanted: pa.DataType) -> Column:
     """The values with the mark of their type, which columns of tables lose."""
-    values = renumbered(values)
+    values = renumber_rows(values)
     dates = pa.types.is_date32(wanted) and values.dtype.kind == "M"
     values.name = DATE if dates else mark_of(wanted)
     return values

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from tasks.core.dtypes import is_list
 from tasks.engines.algorithms.arrow_arrays import one_array
-from tasks.engines.convert.gpu_types import is_foreign, lacks_zone, marked_type, stand_in
+from tasks.engines.convert.gpu_types import is_foreign, lacks_zone, stand_in, type_of_mark
 from tasks.engines.convert.libraries import LACKED, arrow_values
-from tasks.engines.gpu.columns import NULL, Column, column, dtype, finite, from_numbers, host, numbers, renumbered
+from tasks.engines.gpu.columns import NULL, Column, column, dtype, finite, from_numbers, host, numbers, renumber_rows
 from tasks.engines.gpu.kernels import canonical_cudf
 
 
@@ -30,12 +30,12 @@ def series(values: Column) -> Column:
 
 def user_frame(frame: dict[str, Column]) -> cudf.DataFrame:
     """A cuDF DataFrame of the columns, for users' functions and for callers that passed a cuDF DataFrame."""
-    return cudf.DataFrame({name: renumbered(series(values)) for name, values in frame.items()})
+    return cudf.DataFrame({name: renumber_rows(series(values)) for name, values in frame.items()})
 
 
 def _is_marked(values: Column) -> bool:
     """Whether the name of a Series is the mark of its type: cuDF gives a result the name of its argument."""
-    if (marked := marked_type(values.name)) is not None:
+    if (marked := type_of_mark(values.name)) is not None:
         return bool(canonical_cudf.arrow_type(values) == _cudf_type(marked))
     return bool(values.name != NULL or values.null_count == len(values))
 
@@ -52,7 +52,7 @@ def _cudf_type(dtype: pa.DataType) -> pa.DataType:
 def adopt(result: object) -> Column:
     """A column of whatever a user's function returned: a Series, a CuPy, Arrow or numpy array, a list."""
     if isinstance(result, cudf.Series):
-        values = renumbered(canonical_cudf.decategorized(result))
+        values = renumber_rows(canonical_cudf.decode_categories(result))
         if isinstance(values.dtype, cudf.StructDtype):
             return column(values.to_arrow())
         values.name = values.name if _is_marked(values) else None

@@ -17,7 +17,7 @@ def from_arrow(table: pa.Table) -> dict[str, Column]:
 
 def _of_chunks(values: pa.ChunkedArray) -> Column:
     """Numbers go to the device as they lie, dictionaries one by one: to unify them is a single core's work."""
-    if (series := fixed(values)) is not None:
+    if (series := from_plain_chunks(values)) is not None:
         return finite(series)
     if not pa.types.is_dictionary(values.type) or values.num_chunks < 2:
         return column(in_own_memory(values))
@@ -25,7 +25,7 @@ def _of_chunks(values: pa.ChunkedArray) -> Column:
     return rebuilt(plc.concatenate.concatenate([device(part) for part in parts]), parts[0])
 
 
-def fixed(values: pa.ChunkedArray) -> Column | None:
+def from_plain_chunks(values: pa.ChunkedArray) -> Column | None:
     """The column of chunks of plain numbers, times of no zone and durations; None for other types."""
     kind = values.type
     times = (pa.types.is_timestamp(kind) and kind.tz is None) or pa.types.is_duration(kind)
@@ -35,7 +35,7 @@ def fixed(values: pa.ChunkedArray) -> Column | None:
     valid = None
     if values.null_count:
         valid = cupy.asarray(np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in values.chunks]))
-    return from_numbers(pinned_copies.fixed_to_device(values), valid, kind if times else None)
+    return from_numbers(pinned_copies.chunks_to_device(values), valid, kind if times else None)
 
 
 def in_own_memory(values: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

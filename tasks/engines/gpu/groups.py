@@ -33,14 +33,14 @@ from tasks.engines.gpu.columns import (
     raw,
     rebuilt,
     synchronize,
-    taken,
+    take_values,
 )
 from tasks.engines.gpu.kernels import canonical_cudf
 from tasks.engines.gpu.kernels.block_reductions import segment_sums
-from tasks.engines.gpu.kernels.column_arrays import array_of, gathered, is_float, valid_in
+from tasks.engines.gpu.kernels.column_arrays import array_of, gather_columns, is_float, valid_in
 from tasks.engines.gpu.kernels.histogram import histogram
 from tasks.engines.gpu.kernels.string_tables import count_strings, is_text
-from tasks.engines.gpu.tables import framed, framed_like, parts_of
+from tasks.engines.gpu.tables import make_frame, make_frame_like, parts_of
 from tasks.engines.hashing import murmur3
 
 DENSE = 1 << 26  # counts of a table this long fit anywhere
@@ -78,10 +78,10 @@ def key_column(table: cudf.DataFrame, i: int = 0) -> Column:
     return values
 
 
-def _table(names: Sequence[str], columns: Sequence[Column]) -> cudf.DataFrame:
+def _make_table(names: Sequence[str], columns: Sequence[Column]) -> cudf.DataFrame:
     synchronize()
     known = {_label(n, c): c for n, c in zip(names, columns, strict=True)}
-    return framed(list(known), [device(c) for c in columns], known.__getitem__)
+    return make_frame(list(known), [device(c) for c in columns], known.__getitem__)
 
 
 def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFrame:
@@ -91,13 +91,13 @@ def count_values(columns: Sequence[Column], names: Sequence[str]) -> cudf.DataFr
         if counted is None and is_text(columns[0]):
             counted = _count_strings(columns[0])
         if counted is not None:
-            return _table([names[0], "count"], counted)
+            return _make_table([names[0], "count"], counted)
     keys = [canonical(c) for c in columns]
     grouped = plc.groupby.GroupBy(plc.Table([device(k) for k in keys]), plc.types.NullPolicy.INCLUDE)
     request = plc.groupby.GroupByRequest(device(keys[0]), [plc.aggregation.count(plc.types.NullPolicy.INCLUDE)])
     distinct, (counts,) = grouped.aggregate([request])
     distinct_keys = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
-    return _table([*names, "count"], [*distinct_keys, from_pylibcudf(counts.columns()[0]).astype("int64")])
+    return _make_table([*names, "count"], [*distinct_keys, from_pylibcudf(counts.columns()[0]).astype("int64")])
 
 
 def _count_strings(values: Column) -> tuple[Column, Column] | None:
@@ -105,7 +105,7 @@ def _count_strings(values: Column) -> tuple[Column, Column] | None:
     if not len(values):
         return values, from_numbers(cupy.zeros(0, dtype=cupy.int64))
     strings = count_strings(values)
-    return strings and (taken(values, strings[0], nullify=True), from_numbers(strings[1]))
+    return strings and (take_values(values, strings[0], nullify=True), from_numbers(strings[1]))
 
 
 def _count_dense(values: Column) -> tuple[Column, Column] | None:
@@ -141,15 +141,15 @@ def sort_counts(counts: cudf.DataFrame, names: Sequence[str]) -> cudf.DataFrame:
 
 def rows_of(table: cudf.DataFrame, index: cupy.ndarray) -> cudf.DataFrame:
     """Rows of a table by number."""
-    return framed_like(table, gathered(parts_of(table), index))
+    return make_frame_like(table, gather_columns(parts_of(table), index))
 
 
-def joined(tables: Sequence[cudf.DataFrame]) -> cudf.DataFrame:
+def concat_rows(tables: Sequence[cudf.DataFrame]) -> cudf.DataFrame:
     """The rows of tables of the same columns, one after another."""
-    return tables[0] if len(tables) == 1 else framed_like(tables[0], _joined(tables))
+    return tables[0] if len(tables) == 1 else make_frame_like(tables[0], _concat_columns(tables))
 
 
-def _joined(tables: Sequence[cudf.DataFrame]) -> list[plc.Column]:
+def _concat_columns(tables: Sequence[cudf.DataFrame]) -> list[plc.Column]:
     return list(plc.concatenate.concatenate([plc.Table(parts_of(t)) for t in tables]).columns())
 
 
@@ -159,13 +159,13 @@ def merge_sums(tables: Sequence[cudf.DataFrame], names: Sequence[str]) -> cudf.D
     if len(tables) == 1:
         return tables[0]
     if any(is_float(part) for part in parts_of(tables[0])[len(names) :]):
-        return _merged_floats(tables, len(names))
-    return _merged(tables, len(names))
+        return _merge_float_sums(tables, len(names))
+    return _merge_integer_sums(tables, len(names))
 
 
-def _merged_floats(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
+def _merge_float_sums(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
     """Counts, exact sums of integers, and those of floats as two columns, `<value>_sum` and `<value>_rest`."""
-    parts = _joined(tables)
+    parts = _concat_columns(tables)
     names = list(tables[0].columns)[keys:]
     distinct, places = plc.transform.encode(plc.Table(parts[:keys]))
     codes = array_of(places).astype(cupy.int32)
@@ -180,7 +180,7 @@ def _merged_floats(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFram
             out[name], out[rest] = _exact_sums(twice, groups, both, 2 * len(tables))
         elif name not in out:
             out[name] = _int_sums(codes, groups, data)
-    return framed_like(tables[0], [*distinct.columns(), *(device(from_numbers(out[name])) for name in names)])
+    return make_frame_like(tables[0], [*distinct.columns(), *(device(from_numbers(out[name])) for name in names)])
 
 
 def _exact_sums(
@@ -201,8 +201,8 @@ def _int_sums(codes: cupy.ndarray, groups: int, data: cupy.ndarray) -> cupy.ndar
     return sums
 
 
-def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
-    parts = _joined(tables)
+def _merge_integer_sums(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
+    parts = _concat_columns(tables)
     names = list(tables[0].columns)[keys:]
     numbers_of = parts[keys:]
     sums = [array_of(p) for n, p in zip(names, numbers_of, strict=True) if n.endswith("_sum") and not is_float(p)]
@@ -210,12 +210,12 @@ def _merged(tables: Sequence[cudf.DataFrame], keys: int) -> cudf.DataFrame:
         values = dict(enumerate(map(from_pylibcudf, numbers_of)))
         distinct, named_sums = _sums_by_encoding(plc.Table(parts[:keys]), values)
         columns = [device(named_sums[f"{i}_sum"]) for i in range(len(names))]
-        return framed_like(tables[0], [*distinct.columns(), *columns])
+        return make_frame_like(tables[0], [*distinct.columns(), *columns])
     grouped = plc.groupby.GroupBy(plc.Table(parts[:keys]), plc.types.NullPolicy.INCLUDE)
     requests = [plc.groupby.GroupByRequest(part, [plc.aggregation.sum()]) for part in numbers_of]
     distinct, aggregated = grouped.aggregate(requests)
     synchronize()
-    return framed_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in aggregated)])
+    return make_frame_like(tables[0], [*distinct.columns(), *(s.columns()[0] for s in aggregated)])
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> cudf.DataFrame:
@@ -231,7 +231,7 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
     else:
         distinct, sums = _sums_by_hash(key_table, values)
     distinct_keys = [rebuilt(c, k) for c, k in zip(distinct.columns(), keys, strict=True)]
-    return _table([*names, *sums], [*distinct_keys, *sums.values()])
+    return _make_table([*names, *sums], [*distinct_keys, *sums.values()])
 
 
 def _sums_by_hash(keys: plc.Table, values: dict[str, Column]) -> tuple[plc.Table, dict[str, Column]]:
@@ -301,7 +301,7 @@ def same_types(tables: Sequence[cudf.DataFrame]) -> list[cudf.DataFrame]:
         return list(tables)
     wide = widest(types)
     name = tables[0].columns[0].partition(":")[0]
-    return [_table([name, "count"], [cast(c, wide), t["count"]]) for c, t in zip(columns, tables, strict=True)]
+    return [_make_table([name, "count"], [cast(c, wide), t["count"]]) for c, t in zip(columns, tables, strict=True)]
 
 
 def split_nulls(table: cudf.DataFrame, keys: Sequence[str]) -> tuple[cudf.DataFrame, int]:
@@ -328,7 +328,7 @@ def host_table(table: cudf.DataFrame | Mapping[str, Column]) -> pa.Table:
 
 def table_from_host(table: pa.Table) -> cudf.DataFrame:
     """A table of keys and numbers in host memory as a table of the engine."""
-    return _table(table.column_names, [column(one_array(c)) for c in table.columns])
+    return _make_table(table.column_names, [column(one_array(c)) for c in table.columns])
 
 
 def split_table(table: cudf.DataFrame, keys: Sequence[str], parts: int) -> list[cudf.DataFrame]:
@@ -342,4 +342,4 @@ def split_table(table: cudf.DataFrame, keys: Sequence[str], parts: int) -> list[
 
 def join_tables(tables: Sequence[cudf.DataFrame]) -> cudf.DataFrame:
     """The rows of tables of the same columns, one after another."""
-    return joined([t for t in tables if len(t)] or list(tables[:1]))
+    return concat_rows([t for t in tables if len(t)] or list(tables[:1]))

@@ -20,9 +20,9 @@ from tasks.engines.gpu.columns import (
     dtype,
     host,
     raw,
-    renumbered,
+    renumber_rows,
     synchronize,
-    taken,
+    take_values,
     valid_rows,
 )
 from tasks.engines.gpu.kernels.column_arrays import array_of
@@ -127,12 +127,12 @@ class _OneColumn:
         keep = plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST
         equal = plc.types.NullEquality.EQUAL
         first = plc.stream_compaction.distinct_indices(table, keep, equal, plc.types.NanEquality.ALL_EQUAL)
-        distinct = taken(distinct, cupy.sort(array_of(first)))
+        distinct = take_values(distinct, cupy.sort(array_of(first)))
         self.distinct = len(distinct)
         valid = valid_rows(distinct)
         self.null = -1 if valid is None else int(cupy.flatnonzero(~valid)[0])
         self.not_null = None if valid is None else cupy.flatnonzero(valid)
-        self.keys = distinct if self.not_null is None else taken(distinct, self.not_null)
+        self.keys = distinct if self.not_null is None else take_values(distinct, self.not_null)
         if self.text:
             self.strings = StringPlaces(self.keys)
         else:
@@ -183,7 +183,7 @@ def _is_text(values: Column) -> bool:
 
 
 def _strings(values: Column) -> Column:
-    return renumbered(values.astype("str")) if isinstance(values.dtype, DECIMALS) else values
+    return renumber_rows(values.astype("str")) if isinstance(values.dtype, DECIMALS) else values
 
 
 def _bits(values: Column) -> cupy.ndarray:

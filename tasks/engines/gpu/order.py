@@ -13,21 +13,21 @@ import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.algorithms.protocol import Name
-from tasks.engines.gpu.columns import Column, array, device, dtype, rebuilt, renumbered, synchronize, taken
-from tasks.engines.gpu.from_arrow import fixed
+from tasks.engines.gpu.columns import Column, array, device, dtype, rebuilt, renumber_rows, synchronize, take_values
+from tasks.engines.gpu.from_arrow import from_plain_chunks
 from tasks.engines.gpu.groups import rows_of
 from tasks.engines.gpu.kernels import pinned_copies
-from tasks.engines.gpu.kernels.column_arrays import Mark, array_of, gathered
-from tasks.engines.gpu.tables import framed
+from tasks.engines.gpu.kernels.column_arrays import Mark, array_of, gather_columns
+from tasks.engines.gpu.tables import make_frame
 
 
 def take(frame: dict[Name, Column], index: cupy.ndarray) -> dict[Name, Column]:
     index = cupy.asarray(index)
-    return {name: taken(values, index) for name, values in frame.items()}
+    return {name: take_values(values, index) for name, values in frame.items()}
 
 
 def slice_rows(frame: dict[str, Column], start: int, stop: int) -> dict[str, Column]:
-    return {name: renumbered(values.iloc[start:stop]) for name, values in frame.items()}
+    return {name: renumber_rows(values.iloc[start:stop]) for name, values in frame.items()}
 
 
 def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
@@ -63,33 +63,33 @@ class Pieces:
         return np.diff(self.offsets)
 
     @property
-    def _rows(self) -> int:
+    def _row_count(self) -> int:
         return int(self.offsets[-1])
 
     @property
     def nbytes(self) -> int:
-        return int(self.width * self._rows)
+        return int(self.width * self._row_count)
 
-    def _table(self) -> plc.Table:
+    def _slice_own_rows(self) -> plc.Table:
         """Its own rows."""
-        if self._rows == self.whole.num_rows():
+        if self._row_count == self.whole.num_rows():
             return self.whole
-        return plc.copying.slice(self.whole, [self.start, self.start + self._rows])[0]
+        return plc.copying.slice(self.whole, [self.start, self.start + self._row_count])[0]
 
     def ranges(self, first: int, last: int) -> Pieces:
         """The rows of ranges [first, last), a view."""
         low = int(self.offsets[first])
         return Pieces(self.whole, self.marks, self.offsets[first : last + 1] - low, self.width, self.start + low)
 
-    def packed(self) -> Pieces:
+    def pack_rows(self) -> Pieces:
         """The same rows in one buffer of their own: it can be sent as it is, and the partition can be freed."""
-        metadata, buffer = pack(self._table())
+        metadata, buffer = pack(self._slice_own_rows())
         synchronize()
-        return unpacked(metadata, buffer, self.marks, self.offsets)
+        return unpack_pieces(metadata, buffer, self.marks, self.offsets)
 
 
-def unpacked(metadata: bytes, buffer: cupy.ndarray, marks: Marks, offsets: np.ndarray) -> Pieces:
-    """Pieces in the buffer that `Pieces.packed` made, in this process or another one."""
+def unpack_pieces(metadata: bytes, buffer: cupy.ndarray, marks: Marks, offsets: np.ndarray) -> Pieces:
+    """Pieces in the buffer that `Pieces.pack_rows` made, in this process or another one."""
     table = unpack(metadata, buffer)
     return Pieces(table, marks, offsets, buffer.nbytes / max(int(offsets[-1]), 1), 0, buffer, metadata)
 
@@ -125,24 +125,24 @@ class OrderedRows(Mapping[str, Column]):
     def __len__(self) -> int:
         return len(self.marks)
 
-    def stored(self, name: str, wanted: pa.DataType) -> plc.Column | None:
+    def column_of_type(self, name: str, wanted: pa.DataType) -> plc.Column | None:
         """The column if its type is `wanted`, else None."""
         return self.parts[name] if dtype(self.marks[name]) == wanted else None
 
-    def taken(self, index: cupy.ndarray) -> OrderedRows:
+    def take_rows(self, index: cupy.ndarray) -> OrderedRows:
         """Rows by number."""
-        return OrderedRows(gathered(list(self.parts.values()), index), self.marks)
+        return OrderedRows(gather_columns(list(self.parts.values()), index), self.marks)
 
 
-def marked(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
+def make_marked_table(columns: Sequence[plc.Column], marks: Marks) -> cudf.DataFrame:
     """A table of columns; `marks` has their names and types."""
-    return framed(list(marks), columns, marks.__getitem__)
+    return make_frame(list(marks), columns, marks.__getitem__)
 
 
-def _joined(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
+def _concat_pieces(pieces: Sequence[Pieces]) -> tuple[list[plc.Column], cupy.ndarray]:
     """(the columns, the positions) of all rows."""
-    alone = len(pieces) == 1 and pieces[0]._rows == pieces[0].whole.num_rows() and pieces[0].buffer is None
-    table = pieces[0].whole if alone else plc.concatenate.concatenate([p._table() for p in pieces])
+    alone = len(pieces) == 1 and pieces[0]._row_count == pieces[0].whole.num_rows() and pieces[0].buffer is None
+    table = pieces[0].whole if alone else plc.concatenate.concatenate([p._slice_own_rows() for p in pieces])
     *columns, positions = table.columns()
     return columns, array_of(positions)
 
@@ -155,14 +155,14 @@ def cut(frame: dict[str, Column], positions: cupy.ndarray, edges: np.ndarray) ->
     positions = positions.take(order)
     if len(positions) < 1 << 31:
         order = order.astype(cupy.int32)
-    columns = gathered([device(values) for values in frame.values()], order)
+    columns = gather_columns([device(values) for values in frame.values()], order)
     starts = cupy.searchsorted(positions, cupy.asarray(np.asarray(edges[:-1])).astype(small))
     offsets = np.append(cupy.asnumpy(starts).astype(np.int64), len(positions))
     synchronize()
-    return made_pieces(columns, marks_of(frame), positions, offsets)
+    return make_pieces(columns, marks_of(frame), positions, offsets)
 
 
-def made_pieces(columns: Sequence[plc.Column], marks: Marks, positions: cupy.ndarray, offsets: np.ndarray) -> Pieces:
+def make_pieces(columns: Sequence[plc.Column], marks: Marks, positions: cupy.ndarray, offsets: np.ndarray) -> Pieces:
     """Pieces of rows that are sorted by position."""
     last = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(positions))
     nbytes = sum(column.device_buffer_size() for column in columns) + positions.nbytes
@@ -171,15 +171,15 @@ def made_pieces(columns: Sequence[plc.Column], marks: Marks, positions: cupy.nda
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> OrderedRows:
     """Rows `skip` to `skip + rows` of all pieces in the order of (position, order of the pieces)."""
-    columns, positions = _joined([p for p in pieces if p._rows] or pieces[:1])
+    columns, positions = _concat_pieces([p for p in pieces if p._row_count] or pieces[:1])
     order = cupy.argsort(positions)[skip : skip + rows].astype(cupy.int32)
-    return OrderedRows(gathered(columns, order), pieces[0].marks)
+    return OrderedRows(gather_columns(columns, order), pieces[0].marks)
 
 
 def table_rows(table: cudf.DataFrame | OrderedRows, index: object) -> cudf.DataFrame | OrderedRows:
     """Rows of a table by number."""
     places = cupy.asarray(index)
-    return table.taken(places) if isinstance(table, OrderedRows) else rows_of(table, places)
+    return table.take_rows(places) if isinstance(table, OrderedRows) else rows_of(table, places)
 
 
 def slice_table(table: cudf.DataFrame | OrderedRows, start: int, stop: int) -> cudf.DataFrame | OrderedRows:
@@ -189,8 +189,8 @@ def slice_table(table: cudf.DataFrame | OrderedRows, start: int, stop: int) -> c
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.DataFrame:
     """All rows by (hash of the keys, keys, sort columns, row number); columns named `hidden`.. are dropped."""
-    columns, positions = _joined(pieces)
-    table = marked(columns, pieces[0].marks)
+    columns, positions = _concat_pieces(pieces)
+    table = make_marked_table(columns, pieces[0].marks)
     names = [f"{hidden}{kind}{i}" for kind, n in (("key", order.keys), ("sort", order.sort_by)) for i in range(len(n))]
     hashes = plc.Column.from_cuda_array_interface(positions)
     keys = [hashes, *(device(table[n]) for n in [*names, f"{hidden}row"])]
@@ -202,8 +202,8 @@ def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> cudf.D
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """(table, positions, offsets) in host memory; dates and other types that cuDF lacks as what stands for them."""
-    columns, positions = _joined([pieces])
-    frame = marked(columns, pieces.marks)
+    columns, positions = _concat_pieces([pieces])
+    frame = make_marked_table(columns, pieces.marks)
     table = pa.table({n: pinned_copies.to_host(frame[n]) for n in frame.columns})
     return table, pinned_copies.array_to_host(positions), pieces.offsets
 
@@ -212,10 +212,10 @@ def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray
     """The pieces that `pieces_to_host` copied to the host, on the GPU again."""
     frame = {n: _from_host(table.column(n)) for n in table.column_names}
     columns = [device(values) for values in frame.values()]
-    return made_pieces(columns, marks_of(frame), pinned_copies.array_to_device(positions), offsets)
+    return make_pieces(columns, marks_of(frame), pinned_copies.array_to_device(positions), offsets)
 
 
 def _from_host(values: pa.ChunkedArray) -> Column:
     """The values on the GPU: those of a fixed width chunk by chunk."""
-    series = fixed(values)
+    series = from_plain_chunks(values)
     return cudf.Series.from_arrow(array(values)) if series is None else series

@@ -114,7 +114,7 @@ def sketch_counts(counts: cudf.DataFrame, whole: bool) -> Sketch:
         floats = stored.astype(cupy.float64) + 0.0
         codes = sketches.bin_codes(floats, cupy)
         by_bin = cupy.bincount(codes, weights=weights.astype(cupy.float64), minlength=sketches.BINS)
-        out.bins = sketches.ordered_bins(cupy.asnumpy(by_bin).astype(np.int64))
+        out.bins = sketches.sort_bins(cupy.asnumpy(by_bin).astype(np.int64))
         finite = cupy.isfinite(floats)
         out.infinite = total(weights[~finite])
         if out.infinite:
@@ -162,7 +162,7 @@ def _integers(kind: str, values: cupy.ndarray, nulls: int) -> Sketch:
         return sketches.of_counts(kind, pa.array(present), counts[places], nulls)
     out = Sketch(kind, len(values) + nulls, nulls, low=low, high=high)
     bits = sketches.integer_bits(values, cupy)
-    out.least = _least(sketches.hashed(bits, cupy))
+    out.least = _least(sketches.hash_bits(bits, cupy))
     out.sums = sketches.integer_sums(values, low, high, cupy)
     return out
 

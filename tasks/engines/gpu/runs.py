@@ -21,7 +21,7 @@ def run_codes(keys: Sequence[Column]) -> cupy.ndarray:
     return array_of(codes).astype(cupy.int64)
 
 
-def sorted_within(codes: cupy.ndarray, columns: Sequence[Column], ascending: bool = True) -> cupy.ndarray:
+def sort_within(codes: cupy.ndarray, columns: Sequence[Column], ascending: bool = True) -> cupy.ndarray:
     """The rows by (code, columns), rows that are equal in all of them in the order they had; nulls stand first."""
     order = plc.types.Order
     nulls = plc.types.NullOrder

@@ -24,7 +24,7 @@ def group_codes(keys: Sequence[Column], names: Sequence[str]) -> tuple[cupy.ndar
     return array_of(codes).astype(cupy.int64), pa.table(columns, list(names))
 
 
-def _runs(codes: cupy.ndarray, groups: int) -> cupy.ndarray:
+def _count_group_rows(codes: cupy.ndarray, groups: int) -> cupy.ndarray:
     """How many rows each group has, int64."""
     return histogram(codes, groups)
 
@@ -33,12 +33,12 @@ def sum_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> cupy.ndarr
     """Sums by group: float64 along a fixed tree, integers exactly modulo 2^64 in int64 or uint64."""
     order = cupy.argsort(codes)  # a stable radix sort
     if values.dtype.kind == "f":
-        return segment_sums(values.astype(cupy.float64)[order], _runs(codes, groups))
+        return segment_sums(values.astype(cupy.float64)[order], _count_group_rows(codes, groups))
     wide = cupy.uint64 if values.dtype.kind == "u" else cupy.int64
     running = cupy.zeros(len(values) + 1, dtype=wide)
     cupy.cumsum(values[order].astype(wide), out=running[1:])
     edges = cupy.zeros(groups + 1, dtype=cupy.int64)
-    cupy.cumsum(_runs(codes, groups), out=edges[1:])
+    cupy.cumsum(_count_group_rows(codes, groups), out=edges[1:])
     return running[edges[1:]] - running[edges[:-1]]
 
 
@@ -47,7 +47,7 @@ def exact_sums_by(
 ) -> tuple[cupy.ndarray, cupy.ndarray]:
     """(sum, rest) by group of float64 values: exact, see `tasks.engines.algorithms.exact_sums.sums`; no group has more
     than most_rows."""
-    runs = _runs(codes, groups)
+    runs = _count_group_rows(codes, groups)
     return exact_sums.sums(values[cupy.argsort(codes)], lambda terms: segment_sums(terms, runs), most_rows, cupy)
 
 
@@ -60,7 +60,7 @@ def extremes_by(codes: cupy.ndarray, groups: int, values: cupy.ndarray) -> tuple
         return low, high
     by_value = cupy.argsort(values)
     order = by_value[cupy.argsort(codes[by_value])]
-    runs = _runs(codes, groups)
+    runs = _count_group_rows(codes, groups)
     ends = cupy.cumsum(runs)
     used = runs > 0
     low[used], high[used] = values[order[(ends - runs)[used]]], values[order[ends[used] - 1]]

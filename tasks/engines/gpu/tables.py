@@ -16,13 +16,13 @@ def parts_of(table: cudf.DataFrame) -> list[plc.Column]:
     return list(table.to_pylibcudf()[0].columns())
 
 
-def framed(names: Sequence[str], columns: Sequence[plc.Column], like: Callable[[str], Marked]) -> cudf.DataFrame:
+def make_frame(names: Sequence[str], columns: Sequence[plc.Column], like: Callable[[str], Marked]) -> cudf.DataFrame:
     """A table of columns; `like(name)` has the type and the name that `rebuilt` needs for other than plain ones."""
     if all(is_plain(column) for column in columns):
         return cudf.DataFrame.from_pylibcudf(plc.Table(list(columns)), {"columns": list(names)})
     return cudf.DataFrame({n: rebuilt(c, like(n)) for n, c in zip(names, columns, strict=True)})
 
 
-def framed_like(table: cudf.DataFrame, columns: Sequence[plc.Column]) -> cudf.DataFrame:
+def make_frame_like(table: cudf.DataFrame, columns: Sequence[plc.Column]) -> cudf.DataFrame:
     """Other rows of a table, or rows like its own, as a table of the same names and types."""
-    return framed(list(table), columns, table.__getitem__)
+    return make_frame(list(table), columns, table.__getitem__)

@@ -23,7 +23,7 @@ from tasks.engines.gpu.columns import (
     from_pylibcudf,
     host,
     numbers,
-    renumbered,
+    renumber_rows,
 )
 
 FORMS = {10: "%Y-%m-%d", 19: "%Y-%m-%d %H:%M:%S"}  # length -> form, and the same with a T
@@ -48,7 +48,7 @@ def text(values: Column) -> Column:
         words = [plc.Scalar.from_py(word) for word in ("true", "false")]
         return from_pylibcudf(plc.strings.convert.convert_booleans.from_booleans(device(values), *words))
     if pa.types.is_integer(here):
-        return renumbered(values.astype("str"))
+        return renumber_rows(values.astype("str"))
     return column(pc.cast(host(values), pa.string()))
 
 
@@ -56,14 +56,14 @@ def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
     """The values of each row as one text; null if any is null. Plain strings. With `escape`, separators in values are
     escaped."""
     texts = [text(c) for c in columns]
-    plain = from_pylibcudf(joined([device(t) for t in texts], sep))
+    plain = from_pylibcudf(concat_texts([device(t) for t in texts], sep))
     tests, replacements = escapes(sep) if escape else ([], [])
     ambiguous = [mask for t in texts for test, part in tests if bool((mask := _passing(t, test, part)).any())]
     if not ambiguous:
         return plain
     for letter, replacement in replacements:
         texts = [t.str.replace(letter, replacement, regex=False) for t in texts]
-    escaped = from_pylibcudf(joined([device(t) for t in texts], sep))
+    escaped = from_pylibcudf(concat_texts([device(t) for t in texts], sep))
     where = device(functools.reduce(operator.or_, ambiguous))
     return from_pylibcudf(plc.copying.copy_if_else(device(escaped), device(plain), where))
 
@@ -74,10 +74,10 @@ def _passing(texts: Column, test: str, part: str) -> Column:
         mask = texts.str.contains(part, regex=False)
     else:
         mask = texts.str.startswith(part) if test == "starts" else texts.str.endswith(part)
-    return renumbered(mask.fillna(False))
+    return renumber_rows(mask.fillna(False))
 
 
-def joined(texts: Sequence[plc.Column], sep: str) -> plc.Column:
+def concat_texts(texts: Sequence[plc.Column], sep: str) -> plc.Column:
     """The texts of each row, one after another; null if any is null. (cuDF's `str.cat` makes "" of one row's null.)"""
     kind = plc.DataType(plc.TypeId.STRING)
     between = plc.Scalar.from_py(sep, kind)
@@ -95,13 +95,13 @@ def to_time(values: Column) -> Column:
     """Timestamps, in UTC, of a column of times, dates or ISO texts, which may end in UTC, Z or an offset."""
     here = dtype(values)
     if here == pa.string():
-        return _parsed(values)
+        return _parse_times(values)
     if lacks_zone(here):
         return from_numbers(*numbers(values), pa.timestamp(here.unit))
     return values.dt.tz_convert(None) if getattr(values.dtype, "tz", None) is not None else values
 
 
-def _parsed(texts: Column) -> Column:
+def _parse_times(texts: Column) -> Column:
     """Texts of one of two fixed forms on the device, all others by Arrow."""
     bare = texts.str.replace(r"\s*(UTC|Z|\+00:?00)$", "", regex=True)
     sizes = bare.str.byte_count()
@@ -119,4 +119,4 @@ def date_part(values: Column, part: str) -> Column:
     """hour, minute, second, weekday (Monday 0), day, month, year or dayofyear in UTC, int16; null stays."""
     series: cudf.Series = getattr(to_time(values).dt, PARTS[part]).astype("int16")
     series.name = None
-    return renumbered(series)
+    return renumber_rows(series)

@@ -92,7 +92,7 @@ def decimal_floats(array: pa.Array) -> pa.Array:
     return pc.cast(pc.cast(array, pa.string()), pa.float64())
 
 
-def unscaled(array: pa.Array) -> np.ndarray:
+def to_unscaled(array: pa.Array) -> np.ndarray:
     """The digits of decimals of up to `DIGITS` digits, int64: 1.50 of scale 2 is 150; nulls are any value."""
     if not len(array):
         return np.empty(0, dtype=np.int64)

@@ -75,7 +75,7 @@ class Format:
         return (*["null_values"] * self.untyped, *self.layout, *(["bad_lines"] if self.bad_lines else []))
 
 
-def _delimited(kind: Delimited) -> Format:
+def _make_delimited_format(kind: Delimited) -> Format:
     layout = (
         "delimiter",
         "header",
@@ -103,8 +103,8 @@ DELIMITED = {"csv": CSV, "tsv": TSV}
 FORMATS = {
     "parquet": Format(footers(parquet.inspect), parquet.read),
     "arrow": Format(footers(arrow.inspect), arrow.read),
-    "csv": _delimited(CSV),
-    "tsv": _delimited(TSV),
+    "csv": _make_delimited_format(CSV),
+    "tsv": _make_delimited_format(TSV),
     "orc": Format(footers(orc.inspect), orc.read),
     "avro": Format(footers(avro.inspect), avro.read, ranged=True),
     "jsonl": Format(jsonl.survey, jsonl.read, ranged=True, dialect=lambda _: jsonl.LINES, bad_lines=jsonl.bad_lines),
@@ -180,7 +180,7 @@ def with_recognised(
     first = next((file for file in files if file.size), None)
     if format not in DELIMITED or first is None:
         return source, []
-    look = partial(DELIMITED[format].recognised, options=read_options(source))
+    look = partial(DELIMITED[format].recognise_settings, options=read_options(source))
     shown: dict[str, Any] = next(iter(parallel_map(look, [first])))
     notes = [f"{first.path} {SHOWS[name]}: source.{name}: {str(value).lower()}" for name, value in shown.items()]
     return source.model_copy(update=shown), notes

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
-from tasks.sources.formats.bounds import check_block, readable, validated
-from tasks.sources.formats.conform import joined, with_distinct_values
+from tasks.sources.formats.bounds import check_block, readable, validate_table
+from tasks.sources.formats.conform import concatenate_tables, with_distinct_values
 from tasks.sources.formats.survey import Inspected
 from tasks.storage.files import open_binary, read_range
 
@@ -34,11 +34,11 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
     storage = options.get("storage_options")
     tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
     try:
-        with open_binary(file, storage) as raw, _buffered(raw) as source:
+        with open_binary(file, storage) as raw, _open_as_arrow_file(raw) as source:
             schema = readable(pa.ipc.open_file(source).schema)
             batches = list(_batches(source, file.size))
     except (pa.ArrowException, OSError, struct.error, ValueError) as error:  # ValueError: bytes that are not text, too
-        raise _broken(file.path, error) from None
+        raise _make_broken_file_error(file.path, error) from None
     for batch in batches:
         check_block(file.path, batch.nbytes, options, f"record batch {batch.number}")
     units = tuple(Unit(Piece(0, 0, b.rows, b.number), b.rows, b.nbytes) for b in batches)
@@ -51,19 +51,19 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     for number in dict.fromkeys(piece.file for piece in pieces):
         path = files[number].path
         try:
-            with open_binary(files[number], options.get("storage_options")) as raw, _buffered(raw) as source:
+            with open_binary(files[number], options.get("storage_options")) as raw, _open_as_arrow_file(raw) as source:
                 names = schema.names or pa.ipc.open_file(source).schema.names[:1]
                 reader = _of_columns(source, names)
                 for piece in rows_together([p for p in pieces if p.file == number]):
-                    whole = validated(pa.Table.from_batches([reader.get_batch(piece.group)]))
+                    whole = validate_table(pa.Table.from_batches([reader.get_batch(piece.group)]))
                     batch = whole.slice(piece.start, piece.stop - piece.start)
                     tables.append(with_distinct_values(batch.select(names)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise _broken(path, error) from None
-    return joined(tables, schema)
+            raise _make_broken_file_error(path, error) from None
+    return concatenate_tables(tables, schema)
 
 
-def _buffered(raw: object) -> pa.NativeFile:
+def _open_as_arrow_file(raw: object) -> pa.NativeFile:
     """A file as Arrow reads it: local ones by itself, without a Python call for each piece; the one that is open."""
     return (
         pa.OSFile(f"/proc/self/fd/{raw.fileno()}", "rb") if isinstance(raw, io.FileIO) else pa.PythonFile(raw, mode="r")
@@ -101,33 +101,33 @@ class _Table:
 
     def at(self, field: int) -> int:
         """Where the field's value lies; 0 if it is absent."""
-        entries = self.place - self._number("i", self.place)
-        if 4 + 2 * field >= self._number("H", entries):
+        entries = self.place - self._unpack_number("i", self.place)
+        if 4 + 2 * field >= self._unpack_number("H", entries):
             return 0
-        offset = self._number("H", entries + 4 + 2 * field)
+        offset = self._unpack_number("H", entries + 4 + 2 * field)
         return self.place + offset if offset else 0
 
     def number(self, code: str, field: int) -> int:
         place = self.at(field)
-        return self._number(code, place) if place else 0
+        return self._unpack_number(code, place) if place else 0
 
     def table(self, field: int) -> _Table | None:
         place = self.at(field)
-        return _Table(self.data, place + self._number("I", place)) if place else None
+        return _Table(self.data, place + self._unpack_number("I", place)) if place else None
 
     def structs(self, field: int, code: str) -> list[tuple[int, ...]]:
         """The structs of a vector."""
         place = self.at(field)
         if not place:
             return []
-        place += self._number("I", place)
-        count = self._number("I", place)
+        place += self._unpack_number("I", place)
+        count = self._unpack_number("I", place)
         size = struct.calcsize(code)
         if place + 4 + count * size > len(self.data):
             raise ValueError("a list of the index ends behind it")
         return list(struct.iter_unpack(code, self.data[place + 4 : place + 4 + count * size]))
 
-    def _number(self, code: str, place: int) -> int:
+    def _unpack_number(self, code: str, place: int) -> int:
         if place < 0:
             raise ValueError("the index leads out of itself")
         return int(struct.unpack_from("<" + code, self.data, place)[0])
@@ -156,10 +156,10 @@ def _batches(source: object, size: int) -> Iterator[_Batch]:
         rows = described.number("q", 0)
         if any(not length >= 0 for length, _ in described.structs(1, "<qq")) or rows < 0:
             raise ValueError(f"record batch {number} has a negative number of rows")
-        yield _Batch(number, rows, max(rows, _decoded(source, described, offset + header, body)))
+        yield _Batch(number, rows, max(rows, _measure_decoded_buffers(source, described, offset + header, body)))
 
 
-def _decoded(source: object, described: _Table, begin: int, body: int) -> int:
+def _measure_decoded_buffers(source: object, described: _Table, begin: int, body: int) -> int:
     """The bytes of a batch's buffers; of compressed ones the first eight say it."""
     total = 0
     for offset, length in described.structs(2, "<qq"):
@@ -182,7 +182,7 @@ def _bytes(source: Any, place: int, length: int) -> bytes:
     return data
 
 
-def _broken(path: str, error: Exception) -> DataError:
+def _make_broken_file_error(path: str, error: Exception) -> DataError:
     do = "write it again (pyarrow.ipc.new_file: a stream is not a file), leave it out of source.path, or say its "
     return DataError(
         "this is not a whole Arrow IPC file",

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Piece, ReadOptions, Unit
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, RowmillError
 from tasks.sources.formats import julian_days
-from tasks.sources.formats.avro_blocks import Header, Walk, checked_blocks, header
-from tasks.sources.formats.conform import joined
+from tasks.sources.formats.avro_blocks import Header, Walk, header, read_checked_blocks
+from tasks.sources.formats.conform import concatenate_tables
 from tasks.sources.formats.survey import Inspected
-from tasks.sources.formats.text_ranges import merged
+from tasks.sources.formats.text_ranges import merge_pieces
 from tasks.storage.files import open_binary
 
 RUN_ROWS = 64 * 2**10
@@ -61,11 +61,11 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
     with (
         _whole(file.path),
         open_binary(file, options.get("storage_options")) as raw,
-        _buffered(raw, INSPECTED) as source,
+        _make_buffered_reader(raw, INSPECTED) as source,
     ):
         begun = header(source, file.path)
         schema = Types(begun.schema).schema
-        for block in checked_blocks(source, begun, begun.end, file.size, file.path, options):
+        for block in read_checked_blocks(source, begun, begun.end, file.size, file.path, options):
             start = block.start if start is None else start
             rows += block.records
             digest.update(block.data)
@@ -102,12 +102,12 @@ class Types:
             self.unbounded |= known is None
             return pa.string() if known is None else known
         if "name" not in avro:
-            return self._described(avro)
+            return self._to_arrow_type(avro)
         self.named[avro["name"]] = None
-        dtype = self.named[avro["name"]] = self._described(avro)
+        dtype = self.named[avro["name"]] = self._to_arrow_type(avro)
         return dtype
 
-    def _described(self, avro: dict[str, Any]) -> pa.DataType:
+    def _to_arrow_type(self, avro: dict[str, Any]) -> pa.DataType:
         kind = avro["type"]
         logical = avro.get("logicalType")
         self.unbounded |= avro.get("size") == 0
@@ -140,11 +140,11 @@ def _union(types: Sequence[pa.DataType]) -> pa.DataType:
 def _column(values: Sequence[Any], field: pa.Field, avro: object) -> pa.Array:
     dtype = field.type
     if logical := _time(avro):
-        numbers = pa.array(values, stored_type(dtype))
+        numbers = pa.array(values, to_storage_type(dtype))
         millis = logical in ("timestamp-millis", "local-timestamp-millis")
         return (pc.multiply_checked(numbers, 1000) if millis else numbers).view(dtype)
     if pa.types.is_nested(dtype) or pa.types.is_string(dtype):
-        values = [_plain(value, dtype) for value in values]
+        values = [_to_arrow_value(value, dtype) for value in values]
     try:
         return pa.array(values, dtype)
     except pa.ArrowInvalid as error:  # of a union of numbers: whole ones beyond 2^53 beside fractions
@@ -166,50 +166,50 @@ def _time(avro: object) -> str | None:
 
 def _with_numbers(record: dict[str, Any]) -> dict[str, Any]:
     """The schema with the numbers that store times: Python's times end at the year 9999, and take long to make."""
-    fields = [f | {"type": _stored(f["type"])} if _time(f["type"]) else f for f in record["fields"]]
+    fields = [f | {"type": _strip_logical_type(f["type"])} if _time(f["type"]) else f for f in record["fields"]]
     return record | {"fields": fields}
 
 
-def _stored(avro: object) -> object:
+def _strip_logical_type(avro: object) -> object:
     if isinstance(avro, list):
-        return [_stored(kind) for kind in avro]
+        return [_strip_logical_type(kind) for kind in avro]
     return avro["type"] if isinstance(avro, dict) else avro
 
 
-def _plain(value: Any, dtype: pa.DataType) -> object:
+def _to_arrow_value(value: Any, dtype: pa.DataType) -> object:
     """A value as Arrow takes it: maps as pairs, other values without an Arrow type as text."""
     if value is None or (isinstance(value, str) and pa.types.is_string(dtype)):
         return value
     if pa.types.is_string(dtype):
         return str(value) if isinstance(value, uuid.UUID) else json.dumps(value, default=str, ensure_ascii=False)
     if pa.types.is_struct(dtype):
-        return {field.name: _plain(value[field.name], field.type) for field in dtype}
+        return {field.name: _to_arrow_value(value[field.name], field.type) for field in dtype}
     if pa.types.is_map(dtype):
-        return [(key, _plain(item, dtype.item_type)) for key, item in value.items()]
-    return [_plain(item, dtype.value_type) for item in value] if pa.types.is_list(dtype) else value
+        return [(key, _to_arrow_value(item, dtype.item_type)) for key, item in value.items()]
+    return [_to_arrow_value(item, dtype.value_type) for item in value] if pa.types.is_list(dtype) else value
 
 
 def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The rows of the pieces, in their order, as `schema` says."""
     tables: list[pa.Table] = []
-    for piece in merged(pieces):
+    for piece in merge_pieces(pieces):
         file = files[piece.file]
         with _whole(file.path):
-            with open_binary(file, options.get("storage_options")) as raw, _buffered(raw, HEADER) as source:
+            with open_binary(file, options.get("storage_options")) as raw, _make_buffered_reader(raw, HEADER) as source:
                 begun = header(source, file.path)
                 source.seek(piece.start)
                 data = source.read(piece.stop - piece.start)
             types = Types(begun.schema)
             avro_types = {f["name"]: f["type"] for f in begun.schema["fields"]}
             fields = [types.schema.field(name) for name in schema.names]
-            for run in _runs(begun, data, piece, types.unbounded, file.path, options):
+            for run in _decode_runs(begun, data, piece, types.unbounded, file.path, options):
                 columns = {f.name: _column([row[f.name] for row in run], f, avro_types[f.name]) for f in fields}
                 table = pa.table(columns or {"": pa.nulls(len(run))})
                 tables.append(julian_days.of_avro(table, begun.schema.get("name", ""), begun.metadata, file.path))
-    return joined(tables, schema)
+    return concatenate_tables(tables, schema)
 
 
-def _runs(
+def _decode_runs(
     begun: Header, data: bytes, piece: Piece, unbounded: bool, path: str, options: ReadOptions
 ) -> Iterator[list[Any]]:
     """Decode the records of a piece, in runs; times of columns are numbers."""
@@ -218,7 +218,7 @@ def _runs(
     named: dict[str, Any] = {}
     schema = _with_numbers(begun.schema)
     record = fastavro.parse_schema(schema, named)
-    stored = checked_blocks(io.BytesIO(data), begun, piece.start, piece.stop, path, options)
+    stored = read_checked_blocks(io.BytesIO(data), begun, piece.start, piece.stop, path, options)
     blocks: Any = fastavro.block_reader(begun.file_of(schema, data))
     run: list[Any] = []
     nbytes = 0
@@ -241,7 +241,7 @@ def _runs(
     yield run
 
 
-def _buffered(source: object, nbytes: int) -> Any:
+def _make_buffered_reader(source: object, nbytes: int) -> Any:
     """The file with a buffer; a local file fills it page by page, a storage fetches it at once."""
     return io.BufferedReader(source, nbytes)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.core.plan import ReadOptions
 from tasks.errors import DataError
-from tasks.sources.formats.bounds import MOST_DEPTH, block_limit, check_block, nested_too_deep
+from tasks.sources.formats.bounds import MOST_DEPTH, block_limit, check_block, make_depth_error
 from tasks.sources.formats.readable_lines import depth
 
 MAGIC = b"Obj\x01"
@@ -94,7 +94,7 @@ def header(source: BinaryIO, path: str) -> Header:
     stored: Any = fastavro.schemaless_reader(_Limited(source), HEADER_SCHEMA)  # type: ignore[call-arg,arg-type]
     text = stored["meta"].get("avro.schema", b"null")
     if depth(text) > 4 * MOST_DEPTH:  # a record in a record takes four levels of JSON
-        raise nested_too_deep(path, "its schema")
+        raise make_depth_error(path, "its schema")
     schema = json.loads(text)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise DataError("an Avro file does not hold records", where=path, do="write records with named fields")
@@ -109,7 +109,7 @@ def number(source: BinaryIO) -> int:
     return int(fastavro.schemaless_reader(source, "long"))  # type: ignore[call-arg,arg-type]
 
 
-def checked_blocks(
+def read_checked_blocks(
     source: BinaryIO, begun: Header, start: int, stop: int, path: str, options: ReadOptions
 ) -> Iterator[Stored]:
     """The blocks that lie in a file from `start`, where the source stands, to `stop`.
@@ -138,14 +138,14 @@ def checked_blocks(
 
 def _check_size(block: Stored, codec: str, path: str, options: ReadOptions) -> None:
     what = f"the block at byte {block.start:,}"
-    nbytes = _decompressed(block.data, codec, block_limit(options))
+    nbytes = _count_decompressed_bytes(block.data, codec, block_limit(options))
     if block.records > nbytes:  # records of nothing but nulls take no byte of the file
         nbytes = max(nbytes, block.records * EMPTY_RECORD)
         what = f"{what} of {block.records:,} records without a byte"
     check_block(path, nbytes, options, what)
 
 
-def _decompressed(data: bytes, codec: str, limit: int) -> int:
+def _count_decompressed_bytes(data: bytes, codec: str, limit: int) -> int:
     """The number of bytes that data decompress to; counting stops at the limit."""
     if len(data) * MOST_OF.get(codec, limit) <= limit:
         return len(data)
@@ -172,14 +172,14 @@ def _sizes(data: bytes, codec: str) -> Iterator[int]:
             yield len(part)
             data = plain.unconsumed_tail
     elif codec in ("bzip2", "xz", "zstandard"):
-        with _opened(io.BytesIO(data), codec) as stream:
+        with _open_decompressor(io.BytesIO(data), codec) as stream:
             while part := stream.read(STEP):
                 yield len(part)
     else:
         raise ValueError(f"its codec {codec!r} is not known")
 
 
-def _opened(data: BinaryIO, codec: str) -> pa.CompressedInputStream | BinaryIO:
+def _open_decompressor(data: BinaryIO, codec: str) -> pa.CompressedInputStream | BinaryIO:
     if codec == "zstandard":
         return pa.CompressedInputStream(data, "zstd")
     return bz2.open(data) if codec == "bzip2" else lzma.open(data)
@@ -198,7 +198,7 @@ class Walk:
         """Pass a value; DataError where values nest deeper than `MOST_DEPTH`, ValueError where a list promises more
         elements than the block has bytes."""
         if level > MOST_DEPTH:
-            raise nested_too_deep(self.path, "a record")
+            raise make_depth_error(self.path, "a record")
         described = self.named.get(kind, {"type": kind}) if isinstance(kind, str) else kind
         if isinstance(kind, list):
             self.check(kind[number(self.source)], level + 1)

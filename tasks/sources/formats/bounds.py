@@ -123,10 +123,10 @@ def check_depth(schema: pa.Schema, path: str) -> None:
     """A DataError for values nested deeper than `MOST_DEPTH`."""
     for field in schema:
         if depth_of(field.type) > MOST_DEPTH:
-            raise nested_too_deep(path, f"column {field.name!r}")
+            raise make_depth_error(path, f"column {field.name!r}")
 
 
-def nested_too_deep(path: str, what: str) -> DataError:
+def make_depth_error(path: str, what: str) -> DataError:
     return DataError(
         f"{what} is nested more than {MOST_DEPTH} deep",
         where=path,
@@ -135,7 +135,7 @@ def nested_too_deep(path: str, what: str) -> DataError:
     )
 
 
-def validated(table: pa.Table, encoded: bool = False) -> pa.Table:
+def validate_table(table: pa.Table, encoded: bool = False) -> pa.Table:
     """The table, whose arrays are what they say: offsets, sizes, dictionary indices, UTF-8 (pa.ArrowInvalid).
 
     `encoded`: a decoder made the dictionary indices and checked them, so that the dictionaries' values are all that is

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import dtype_name, field_type, is_list, is_uuid, kind_of, leaf_type, plain_type
 from tasks.core.schema import Schema, check_storable
 from tasks.engines.algorithms.text_casts import parse_text
-from tasks.engines.convert.python_values import listed
+from tasks.engines.convert.python_values import to_python_list
 from tasks.engines.convert.type_widening import check_range
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.errors import DataError
@@ -24,7 +24,7 @@ from tasks.errors import DataError
 STRINGS = pa.dictionary(pa.int32(), pa.string())
 
 
-def carried_type(dtype: pa.DataType) -> pa.DataType:
+def to_carried_type(dtype: pa.DataType) -> pa.DataType:
     """The type that a table carries for a column of this type: a dictionary for strings, else the type itself."""
     return STRINGS if pa.types.is_string(dtype) else dtype
 
@@ -45,11 +45,11 @@ def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> 
     columns = {f.name: table.column(f.name) if f.name in left else _fitting(table.column(f.name), f) for f in schema}
     if not columns:
         return table.select([])
-    types = [(f.name, f.type if f.name in left else carried_type(f.type)) for f in schema]
+    types = [(f.name, f.type if f.name in left else to_carried_type(f.type)) for f in schema]
     return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(types))
 
 
-def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+def concatenate_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     """The tables one after another, in the types of the schema; their rows also where it has no columns."""
     if not schema.names:
         return pa.table({"": pa.nulls(sum(table.num_rows for table in tables))}).select([])
@@ -111,7 +111,7 @@ def check_whole(values: pa.Array | pa.ChunkedArray) -> None:
 
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
-    target = carried_type(dtype)
+    target = to_carried_type(dtype)
     here = plain_type(column.type)
     if kind_of(here) == "time" and (kind_of(dtype) == "number" or (pa.types.is_duration(here) and target == STRINGS)):
         raise pa.ArrowInvalid("the number of a time depends on its unit: read it as it is, and cast it in a Lambda")
@@ -120,7 +120,7 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
     elif is_list(target) and pa.types.is_string(here):
         column = lists_in(column.cast(here), target)
     if isinstance(leaf_type(column.type), pa.BaseExtensionType):
-        column = pa.chunked_array([_stored(chunk) for chunk in column.chunks] or [pa.array([], target)])
+        column = pa.chunked_array([_to_storage_values(chunk) for chunk in column.chunks] or [pa.array([], target)])
     if target == STRINGS:
         column = _as_strings(column)
     elif column.type != target:
@@ -192,7 +192,7 @@ def json_texts(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     >>> json_texts(pa.array([{"a": 1, "b": ["x"]}, None]), pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}))[0]
     <pyarrow.StringScalar: '{"a": 1, "b": ["x"]}'>
     """
-    values = [_json_value(value, dtype) for value in listed(array)]
+    values = [_json_value(value, dtype) for value in to_python_list(array)]
     texts = [None if value is None else json.dumps(value, default=str, ensure_ascii=False) for value in values]
     return pa.array(texts, pa.string())
 
@@ -208,10 +208,10 @@ def _json_value(value: Any, dtype: pa.DataType) -> object:
     return [_json_value(item, dtype.value_type) for item in value] if is_list(dtype) else value
 
 
-def _stored(array: pa.Array) -> pa.Array:
+def _to_storage_values(array: pa.Array) -> pa.Array:
     """Extension values, also in lists, as they are stored: UUIDs as texts."""
     if is_list(array.type):
-        return _lists(array, _stored(array.flatten()))
+        return _lists(array, _to_storage_values(array.flatten()))
     return _uuid_texts(array.storage) if is_uuid(array.type) else array.storage
 
 

@@ -29,33 +29,33 @@ from tasks.core.schema import names_in_file, own_names
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.algorithms.written_numbers import (
     Written,
+    describe_notation,
+    find_padded_row,
     is_large,
     long_row,
     may_be_padded,
-    merged_advice,
     number_signs,
-    padded_row,
+    same_number_advice,
     whole_numbers,
-    written,
 )
 from tasks.errors import DataError
 from tasks.sources.formats import text_ranges
 from tasks.sources.formats.bounds import check_columns, record_limit, record_too_long
-from tasks.sources.formats.conform import STRINGS, NoListError, carried_type, conform, lists_in
+from tasks.sources.formats.conform import STRINGS, NoListError, conform, lists_in, to_carried_type
 from tasks.sources.formats.readable_lines import (
     DelimitedSieve,
     complete,
     encoding_of,
+    find_refused_items,
     has_initial_spaces,
     line_ends,
     no_letters,
-    refused,
     settings_that_read,
     with_one_null,
     with_one_sign,
 )
 from tasks.sources.formats.record_ends import Dialect
-from tasks.sources.formats.survey import TYPES, Apart, Inspected, line_types, repeated_names
+from tasks.sources.formats.survey import TYPES, Apart, Inspected, line_types, make_repeated_name_errors
 
 WHOLE = "^(0|[1-9][0-9]{0,17})$"
 PLAIN = {pa.int64(): WHOLE, pa.uint64(): WHOLE, pa.float64(): "^[0-9]{1,15}([.][0-9]+)?$"}  # texts that surely fit
@@ -105,11 +105,11 @@ class Delimited:
         """The same for so many columns: an empty line is a null of the only one, else it is not a row."""
         return replace(self, blank=columns == 1)
 
-    def recognised(self, file: File, options: ReadOptions) -> dict[str, Any]:
+    def recognise_settings(self, file: File, options: ReadOptions) -> dict[str, Any]:
         """What the beginning of a file says of settings that its source leaves out: `delimiter`, by the line `sep=;`
         that Excel writes, and `skip_initial_space`, where each delimiter has a space behind it."""
         data, whole = text_ranges.beginning(file, RECOGNISED, options)
-        named = text_ranges.named_delimiter(data)
+        named = text_ranges.parse_sep_line(data)
         shown: dict[str, Any] = {"delimiter": named} if named and not options.get("delimiter") else {}
         parser = self.of(options | shown)
         spaced = replace(parser, skip_space=True).dialect
@@ -132,8 +132,8 @@ class Delimited:
         """(line, why, bytes) of the records of a file that cannot be read, in their order."""
         parser = self.of(options)
         head = parser._head(options, file)
-        parser = parser.of_columns(len(names := parser._names(head, options)))
-        head = parser._rows(head, options)
+        parser = parser.of_columns(len(names := parser._read_column_names(head, options)))
+        head = parser._with_blank_rows(head, options)
         sieve = parser._sieve(names, options)
         return text_ranges.bad_lines(head, options, parser.dialect, sieve)
 
@@ -141,10 +141,10 @@ class Delimited:
         self, files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
         heads = list(parallel_map(partial(self._head, options), files))
-        names = [self._names(h, options) for h in heads]
-        heads = [self.of_columns(len(n))._rows(h, options) for h, n in zip(heads, names, strict=True)]
+        names = [self._read_column_names(h, options) for h in heads]
+        heads = [self.of_columns(len(n))._with_blank_rows(h, options) for h, n in zip(heads, names, strict=True)]
 
-        def inferred(full: list[bool]) -> text_ranges.ColumnTypes:
+        def infer_types(full: list[bool]) -> text_ranges.ColumnTypes:
             others: dict[tuple[str, ...], text_ranges.Head] = {}  # the first file with each row of names
             for h, n, is_full in zip(heads, names, full, strict=True):
                 if is_full:
@@ -155,10 +155,10 @@ class Delimited:
 
         seen = None
         if options.get("bad_lines"):  # values that do not fit make lines bad, so that types come before the counts
-            seen = inferred(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
+            seen = infer_types(list(parallel_map(partial(text_ranges.has_rows, options), heads)))
             options = {**options, TYPES: line_types(seen.types, options["schema"])}
         counted = self._count_lines(heads, names, options, limits, parallel_map)
-        types, grown, number_texts = seen or inferred([bool(c.units) for c in counted])
+        types, grown, number_texts = seen or infer_types([bool(c.units) for c in counted])
         return [
             Inspected(
                 h.file,
@@ -167,7 +167,7 @@ class Delimited:
                 grown=grown,
                 bad=counted[i].bad,
                 number_texts=number_texts,
-                repeated={} if options["columns"] else _repeated(names[i], h),
+                repeated={} if options["columns"] else _find_repeated_names(names[i], h),
             )
             for i, h in enumerate(heads)
         ]
@@ -193,11 +193,11 @@ class Delimited:
     def _head(self, options: ReadOptions, file: File) -> text_ranges.Head:
         return text_ranges.head(options, replace(self.dialect, blank=False), options["header"], file)
 
-    def _rows(self, head: text_ranges.Head, options: ReadOptions) -> text_ranges.Head:
+    def _with_blank_rows(self, head: text_ranges.Head, options: ReadOptions) -> text_ranges.Head:
         """The head with rows from the first one on: of one column, empty lines are rows."""
         return head.with_blanks() if self.blank else head
 
-    def _names(self, head: text_ranges.Head, options: ReadOptions) -> list[str]:
+    def _read_column_names(self, head: text_ranges.Head, options: ReadOptions) -> list[str]:
         if options["columns"]:
             return list(options["columns"])
         try:
@@ -224,7 +224,7 @@ class Delimited:
         )
 
     def _infer(self, options: ReadOptions, sampled: tuple[text_ranges.Head, int]) -> dict[str, pa.DataType | Written]:
-        names = self._names(sampled[0], options)
+        names = self._read_column_names(sampled[0], options)
         return self.of_columns(len(names))._types(options, names, *sampled)
 
     def _types(
@@ -238,22 +238,22 @@ class Delimited:
         if not wanted or (not data.strip(b"\r\n") and not self.blank):  # none of its lines can be read
             return {}
         table = self._parse(data, names, dict.fromkeys(wanted), options, head.file, piece)
-        types: dict[str, pa.DataType | Written] = {name: _inferred(table[name]) for name in table.column_names}
+        types: dict[str, pa.DataType | Written] = {name: _refine_type(table[name]) for name in table.column_names}
         numbers = [n for n, t in types.items() if t in (pa.int64(), pa.float64())]
         if numbers:
             texts = self._parse(data, names, dict.fromkeys(numbers, pa.string()), options, head.file, piece)
             point = options.get("decimal") or "."
-            types |= {n: written(texts[n], table[n], head.file.path, point) for n in numbers}
+            types |= {n: describe_notation(texts[n], table[n], head.file.path, point) for n in numbers}
         return types
 
     def read(self, files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
         """The rows of the pieces, in their order, as `schema` says."""
         tables = []
         parser = self.of(options)
-        for piece in text_ranges.merged(pieces):
+        for piece in text_ranges.merge_pieces(pieces):
             file = files[piece.file]
             names = options["other_names"].get(str(piece.file), options["names"])
-            types = {f.name: STRINGS if is_list(f.type) else carried_type(f.type) for f in schema}
+            types = {f.name: STRINGS if is_list(f.type) else to_carried_type(f.type) for f in schema}
             types = types or {names[0]: pa.string()}
             parser = parser.of_columns(len(names))
             data = text_ranges.piece_bytes(file, piece, options)
@@ -281,7 +281,7 @@ class Delimited:
     ) -> pa.Table:
         """The columns of `types`, which the text has among `names`; a type of None is inferred."""
         try:
-            return self._table(data, names, _set(types), [*types], options)
+            return self._parse_table(data, names, _set(types), [*types], options)
         except _Straddling:
             raise record_too_long(file.path, record_limit(options)) from None
         except pa.ArrowException as error:
@@ -290,7 +290,7 @@ class Delimited:
             before = self._before(file, piece, options)
             raise _no_value(misfit, types[misfit.name], file, before, options) from None
 
-    def _table(
+    def _parse_table(
         self,
         data: bytes,
         names: Sequence[str],
@@ -300,16 +300,16 @@ class Delimited:
     ) -> pa.Table:
         """The table; pa.ArrowException or `_Misfit` for a value that does not fit."""
         try:
-            return self._converted(data, names, types, wanted, options)
+            return self._convert_columns(data, names, types, wanted, options)
         except pa.ArrowException:
             times = [n for n in wanted if n in types and pa.types.is_timestamp(types[n])]
             signed = [n for n in wanted if n in types and pa.types.is_integer(types[n])]
             with suppress(*([pa.ArrowException] if times else [])):
                 if times or signed:
-                    return self._converted(data, names, types, wanted, options, [*times, *signed])
+                    return self._convert_columns(data, names, types, wanted, options, [*times, *signed])
             raise
 
-    def _converted(
+    def _convert_columns(
         self,
         data: bytes,
         names: Sequence[str],
@@ -334,14 +334,14 @@ class Delimited:
             columns |= self._texts(data, names, negative, options)
             texts |= {*negative}
         for name in texts:
-            row = padded_row(columns[name]) if name in whole else None
+            row = find_padded_row(columns[name]) if name in whole else None
             if row is not None:
                 raise _Misfit(
                     name,
                     row,
                     columns[name][row].as_py(),
                     "as a number it would be the same as another text",
-                    merged_advice(name, types[name]),
+                    same_number_advice(name, types[name]),
                 )
             columns[name] = _of_texts(columns[name], types[name], name, options.get("decimal") or ".")
         for name in types:
@@ -377,7 +377,7 @@ class Delimited:
                 place,
                 texts[place].as_py(),
                 "floating-point numbers are exact up to 2^53 only",
-                merged_advice(name, values.type),
+                same_number_advice(name, values.type),
             )
 
     def _misfits(self, names: Sequence[str], options: ReadOptions, data: bytes) -> dict[int, str]:
@@ -391,7 +391,7 @@ class Delimited:
             distinct = texts.unique().drop_null()
             if plain := PLAIN.get(types[name], "").replace(".", options.get("decimal") or "."):
                 distinct = distinct.filter(pc.invert(pc.match_substring_regex(distinct, plain)))
-            bad = refused(distinct, partial(_takes_values, name, types, options))
+            bad = find_refused_items(distinct, partial(_takes_values, name, types, options))
             for row in pc.indices_nonzero(pc.is_in(texts, value_set=pa.array(bad, pa.string()))).to_pylist():
                 text = f"{texts[row].as_py()[:200]!r} does not fit column {name!r}, which is {dtype_name(types[name])}"
                 unfit.setdefault(row, text)
@@ -400,16 +400,16 @@ class Delimited:
     def _takes(self, data: bytes, names: Sequence[str], types: dict[str, pa.DataType], options: ReadOptions) -> bool:
         """Whether all values of a text of whole records fit these types."""
         try:
-            self._table(data, names, types, [*types], options)
+            self._parse_table(data, names, types, [*types], options)
         except (_Misfit, _Straddling, pa.ArrowException):
             return False
         return True
 
     def _before(self, file: File, piece: Piece, options: ReadOptions) -> int:
         """The records of the file before a piece."""
-        head = self._rows(self._head(options, file), options)
+        head = self._with_blank_rows(self._head(options, file), options)
         is_sifted = self.dialect.in_order or text_ranges.leaves_out(options)
-        sieve = self._sieve(self._names(head, options), options) if is_sifted else None
+        sieve = self._sieve(self._read_column_names(head, options), options) if is_sifted else None
         return text_ranges.records_before(file, head.start, piece.start, self.dialect, options, sieve)
 
     def _bad_line(
@@ -476,7 +476,7 @@ class Delimited:
             return DataError("a text file cannot be parsed", where=where, why=message, do=do)
         for name, dtype in types.items():
             try:
-                self._table(data, names, _set({name: dtype}), [name], options)
+                self._parse_table(data, names, _set({name: dtype}), [name], options)
             except _Misfit as unfit:
                 return _no_value(unfit, dtype or pa.string(), file, before, options)
             except pa.ArrowException as failed:
@@ -498,16 +498,16 @@ def _set(types: Mapping[str, pa.DataType | None]) -> dict[str, pa.DataType]:
     return {name: dtype for name, dtype in types.items() if dtype is not None}
 
 
-def _repeated(own: Sequence[str], head: text_ranges.Head) -> dict[str, Apart]:
+def _find_repeated_names(own: Sequence[str], head: text_ranges.Head) -> dict[str, Apart]:
     """The errors for columns whose name is in the header twice."""
     names = names_in_file(own)
     if len({*names}) == len(names):
         return {}
-    settings = _settings_that_name(_numbered(names), head.lines)
-    return repeated_names(names, head.file.path, f"name the columns and skip the header: {settings}")
+    settings = _settings_that_name(_number_repeated_names(names), head.lines)
+    return make_repeated_name_errors(names, head.file.path, f"name the columns and skip the header: {settings}")
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
+def _number_repeated_names(names: Sequence[str]) -> list[str]:
     """Names in which each further column of one name has a number behind it."""
     seen = {*names}
     taken = set[str]()
@@ -647,7 +647,7 @@ def parse(
     raise AssertionError("unreachable")
 
 
-def _inferred(column: pa.ChunkedArray) -> pa.DataType:
+def _refine_type(column: pa.ChunkedArray) -> pa.DataType:
     """The type of a column from the type that Arrow infers: times in microseconds, unless they have nanoseconds."""
     dtype = column.type
     if pa.types.is_timestamp(dtype):

@@ -19,7 +19,7 @@ from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens, whole_numbers
 from tasks.errors import DataError
 from tasks.sources.formats import record_ends, text_ranges
-from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, nested_too_deep
+from tasks.sources.formats.bounds import MOST_DEPTH, check_lines, make_depth_error
 from tasks.sources.formats.conform import NoListError, conform, infinite_columns, lists_in
 from tasks.sources.formats.readable_lines import JsonSieve, any_number, depth
 from tasks.sources.formats.record_ends import Dialect
@@ -128,11 +128,11 @@ def _infer(options: ReadOptions, sampled: tuple[text_ranges.Head, int]) -> dict[
     _check_depth(data, head.file.path)
     table = _parse(data, None, head.file, Piece(0, head.start, head.start), options)
     path = head.file.path
-    types: dict[str, pa.DataType | Written] = {f.name: _inferred(f.type) for f in table.schema}
-    rows = _rows(data) if INEXACT.search(data) else []  # else no number becomes another one
+    types: dict[str, pa.DataType | Written] = {f.name: _refine_type(f.type) for f in table.schema}
+    rows = _parse_rows(data) if INEXACT.search(data) else []  # else no number becomes another one
     for field in table.schema:
         if rows and _has_floats(field.type):
-            how = _written_so(field.type, [row.get(field.name) for row in rows], path)
+            how = _infer_number_form(field.type, [row.get(field.name) for row in rows], path)
             if isinstance(how, Written) or how != types[field.name]:
                 types[field.name] = how if isinstance(how, Written) else Written(path, nested=how)
         elif field.type == pa.float64():
@@ -149,23 +149,23 @@ def _has_floats(dtype: pa.DataType) -> bool:
     return leaf_type(dtype) == pa.float64() or (is_list(dtype) and _has_floats(dtype.value_type))
 
 
-def _rows(data: bytes) -> list[dict[str, Any]]:
+def _parse_rows(data: bytes) -> list[dict[str, Any]]:
     """The objects of lines, their numbers as texts."""
     lines = data.removeprefix(text_ranges.BOM).split(b"\n")
     rows = (json.loads(line, parse_int=_Number, parse_float=_Number) for line in lines if line.strip())
     return [row if isinstance(row, dict) else {} for row in rows]
 
 
-def _written_so(dtype: pa.DataType, values: Sequence[Any], path: str) -> Written | pa.DataType:
+def _infer_number_form(dtype: pa.DataType, values: Sequence[Any], path: str) -> Written | pa.DataType:
     """How the numbers of a column are written; of lists and structs the type in which none becomes another one."""
     there = [value for value in values if value is not None]
     if is_list(dtype):
-        leaf = _written_so(dtype.value_type, [value for row in there for value in row], path)
+        leaf = _infer_number_form(dtype.value_type, [value for row in there for value in row], path)
         return pa.list_(leaf.dtype if isinstance(leaf, Written) else leaf)
     if pa.types.is_struct(dtype):
-        leaves = {f.name: _written_so(f.type, [row.get(f.name) for row in there], path) for f in dtype}
+        leaves = {f.name: _infer_number_form(f.type, [row.get(f.name) for row in there], path) for f in dtype}
         return pa.struct([(name, t.dtype if isinstance(t, Written) else t) for name, t in leaves.items()])
-    return of_tokens(there, path) if dtype == pa.float64() else _inferred(dtype)
+    return of_tokens(there, path) if dtype == pa.float64() else _refine_type(dtype)
 
 
 def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> None:
@@ -173,7 +173,7 @@ def _check_exact(table: pa.Table, data: bytes, declared: Collection[str]) -> Non
     types = {f.name: f.type for f in table.schema if f.name not in declared and _has_floats(f.type)}
     types = {n: t for n, t in types.items() if leaf_type(t) != pa.float64() or is_large(_leaves(table[n]))}
     if types and INEXACT.search(data):
-        for number, row in enumerate(_rows(data)):
+        for number, row in enumerate(_parse_rows(data)):
             for name, dtype in types.items():
                 if token := _inexact(row.get(name), dtype):
                     raise pa.ArrowInvalid(
@@ -212,7 +212,7 @@ def _check_depth(data: bytes, path: str) -> None:
         begin = data.rfind(b"\n", 0, first) + 1
         end = data.find(b"\n", first)
         if depth(data[begin : end if end >= 0 else len(data)]) > MOST_DEPTH:
-            raise nested_too_deep(path, "a line of JSON")
+            raise make_depth_error(path, "a line of JSON")
 
 
 def _with_leaf(dtype: pa.DataType, leaf: pa.DataType) -> pa.DataType:
@@ -245,9 +245,9 @@ def _holds_two(line: bytes) -> bool:
         return False  # Arrow's reader says what is wrong
 
 
-def _inferred(dtype: pa.DataType) -> pa.DataType:
+def _refine_type(dtype: pa.DataType) -> pa.DataType:
     if is_list(dtype):
-        return pa.list_(_inferred(dtype.value_type))
+        return pa.list_(_refine_type(dtype.value_type))
     return pa.timestamp("us", dtype.tz) if pa.types.is_timestamp(dtype) else dtype
 
 
@@ -255,7 +255,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     """The rows of the pieces, in their order, as `schema` says."""
     tables = []
     sieve = _sieve(options)
-    for piece in text_ranges.merged(pieces):
+    for piece in text_ranges.merge_pieces(pieces):
         names = options["other_names"].get(str(piece.file), options["names"])
         everything = set(schema.names) == set(names)
         data = text_ranges.piece_bytes(files[piece.file], piece, options)
@@ -286,7 +286,7 @@ def _parse(
 def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpected: str) -> pa.Table:
     """The lines as a table; pa.ArrowException where one does not fit."""
     try:
-        table = _table(data, schema, unexpected)
+        table = _read_json_table(data, schema, unexpected)
         if schema is not None:
             _check_exact(table, data, options["schema"])
         return table
@@ -303,7 +303,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
         name = ""
         try:
             if texts or dates != schema:
-                table = _table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                table = _read_json_table(_with_texts(data, texts) if texts else data, dates, unexpected)
                 _check_exact(table, data, options["schema"])
                 for name in (n for n in lists if n in table.column_names):
                     lists_in(table[name].cast(pa.string()), lists[name])
@@ -311,7 +311,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
         except NoListError as wrong:
             raise pa.ArrowInvalid(f"Column(/{name}): {wrong}, in row {wrong.row}") from None
         except ValueError as later:  # pa.ArrowInvalid is one, too
-            if _column_of(_place(str(first)), texts):  # it takes any value: what is wrong is something else
+            if _column_of(_parse_place(str(first)), texts):  # it takes any value: what is wrong is something else
                 reported = pa.ArrowInvalid(str(later))
         except (pa.ArrowException, RecursionError):
             pass  # it is something else
@@ -330,7 +330,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
 def _with_whole_numbers(data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str) -> pa.Table:
     """The table of lines in which whole numbers, some written as 7.0, are texts."""
     fields = [field.with_type(pa.string()) if field.name in whole else field for field in schema]
-    table = _table(data, pa.schema(fields), unexpected)
+    table = _read_json_table(data, pa.schema(fields), unexpected)
     for name, dtype in whole.items():
         table = table.set_column(table.column_names.index(name), name, whole_numbers(table.column(name), dtype, name))
     return table
@@ -360,7 +360,7 @@ def _with_texts(data: bytes, types: Mapping[str, pa.DataType], numbers: Sequence
                 raise ValueError("a text is not a number")
             every = {**types, **dict.fromkeys(numbers, pa.string())}
             row |= {n: _as_texts(row[n], dtype) for n, dtype in every.items() if n in row}
-            line = _written(row).encode()
+            line = _to_json(row).encode()
         lines.append(line)
     return b"\n".join(lines)
 
@@ -369,14 +369,14 @@ def _exact_row(line: bytes, number: int) -> Any:
     """What a line says, numbers with their digits; a ValueError that names the row where it is not JSON."""
     digits: Any = {"parse_int": _Number, "parse_float": _Number}
     try:
-        return json.loads(line, object_pairs_hook=_once, **digits)
+        return json.loads(line, object_pairs_hook=_refuse_repeated_keys, **digits)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg}, at letter {error.colno}, in row {number}") from None
     except ValueError as error:
         raise ValueError(f"{error}, in row {number}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; ValueError for a key that is there twice: of two values one would be lost."""
     if len(row := dict(pairs)) < len(pairs):
         raise ValueError(f"a key {TWICE}")
@@ -391,19 +391,19 @@ def _as_texts(value: object, dtype: pa.DataType) -> object:
         types = {field.name: field.type for field in dtype}
         return {name: _as_texts(one, types[name]) if name in types else one for name, one in value.items()}
     as_text = pa.types.is_string(dtype) and value is not None and type(value) is not str
-    return str(_written(value)) if as_text else value
+    return str(_to_json(value)) if as_text else value
 
 
-def _written(value: object) -> str:
+def _to_json(value: object) -> str:
     """A value as JSON, its numbers digit by digit."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_written(key)}: {_written(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_to_json(key)}: {_to_json(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_written, value)) + "]"
+        return "[" + ", ".join(map(_to_json, value)) + "]"
     return value if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
 
 
-def _table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+def _read_json_table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
     _check_utf8(data)
     leading = LEADING.match(data)
     if leading and b"null" in leading.group():
@@ -427,7 +427,7 @@ def _check_utf8(data: bytes) -> None:
         raise pa.ArrowInvalid(f"{NO_TEXT}, byte 0x{data[error.start]:02x}, in row {row}") from None
 
 
-def _place(message: str) -> str:
+def _parse_place(message: str) -> str:
     """The place in a row that a message of Arrow names: `KEY`, or inside it `KEY/KEY` and `KEY/[]`; "" for none."""
     place = PLACE.search(message)
     return place[1] if place else ""
@@ -452,7 +452,7 @@ def _misfit(message: str, data: bytes, file: File, piece: Piece, options: ReadOp
     if not text_ranges.is_whole(file, options):
         before = text_ranges.records_before(file, 0, piece.start, LINES, options, _sieve(options))
     row = re.search(r"row (\d+)", message.rpartition(" in ")[2])
-    place = _place(message)
+    place = _parse_place(message)
     where = file.path + (f", column {place}" if place else "")
     value = ""
     name = place.split("/")[0]

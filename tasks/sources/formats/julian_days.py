@@ -108,7 +108,7 @@ def of_orc(table: pa.Table, footer: Callable[[], Footer], path: str) -> pa.Table
     try:
         is_julian = footer().is_julian
     except ValueError:  # of a codec that is not read here
-        raise _refused(names[0], path, advice) from None
+        raise _make_calendar_error(names[0], path, advice) from None
     return _in_gregorian(table, dict.fromkeys(names, advice), b"", path) if is_julian else table
 
 
@@ -130,7 +130,7 @@ def _in_gregorian(table: pa.Table, advice: Mapping[str, str], zone: bytes, path:
         if not _has_julian(column):
             continue
         if not pa.types.is_date32(column.type) and not (pa.types.is_timestamp(column.type) and is_utc):
-            raise _refused(name, path, do)
+            raise _make_calendar_error(name, path, do)
         chunks = [_move_days(chunk) for chunk in column.chunks]
         table = table.set_column(table.column_names.index(name), name, pa.chunked_array(chunks, column.type))
     return table
@@ -171,7 +171,7 @@ def _move_days(values: pa.Array) -> pa.Array:
     return pa.array(moved, stored.type, mask=values.is_null().to_numpy(zero_copy_only=False)).cast(values.type)
 
 
-def _refused(name: str, path: str, do: str) -> DataError:
+def _make_calendar_error(name: str, path: str, do: str) -> DataError:
     return DataError(
         f"column {name!r} has times of the Julian calendar",
         where=path,

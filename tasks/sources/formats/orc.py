@@ -13,8 +13,8 @@ import pyarrow.orc as paorc
 from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats import julian_days, orc_footer
-from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
-from tasks.sources.formats.conform import joined
+from tasks.sources.formats.bounds import MOST_ROWS, readable, validate_table
+from tasks.sources.formats.conform import concatenate_tables
 from tasks.sources.formats.survey import Inspected
 from tasks.storage.files import open_binary, read_range
 
@@ -33,7 +33,7 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
             if any(not 0 <= n < MOST_ROWS for n in rows):
                 raise pa.ArrowInvalid(f"its stripes have {rows} rows")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _broken(file.path, error) from None
+        raise _make_broken_file_error(file.path, error) from None
     units = tuple(Unit(Piece(0, 0, n, i), n, file.size * 2 * n // max(1, sum(rows))) for i, n in enumerate(rows))
     return Inspected(replace(file, digest=hashlib.sha256(tail).hexdigest()), schema, units)
 
@@ -56,12 +56,12 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
                 orc = paorc.ORCFile(pa.PythonFile(source, mode="r"))
                 names = schema.names or orc.schema.names[:1]
                 for piece in rows_together([p for p in pieces if p.file == number]):
-                    stripe = validated(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
+                    stripe = validate_table(pa.Table.from_batches([orc.read_stripe(piece.group, columns=names)]))
                     stripe = julian_days.of_orc(stripe, partial(_footer, files[number], options), path)
                     tables.append(stripe.slice(piece.start, piece.stop - piece.start).select(names))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _broken(path, error) from None
-    return joined(tables, schema)
+            raise _make_broken_file_error(path, error) from None
+    return concatenate_tables(tables, schema)
 
 
 def _footer(file: File, options: ReadOptions) -> orc_footer.Footer:
@@ -69,7 +69,7 @@ def _footer(file: File, options: ReadOptions) -> orc_footer.Footer:
     return orc_footer.parse(lambda start, stop: read_range(file, start, stop, storage), file.size)
 
 
-def _broken(path: str, error: Exception) -> DataError:
+def _make_broken_file_error(path: str, error: Exception) -> DataError:
     if "out of range for nanosecond" in str(error):
         return DataError(
             "a file has times that nanoseconds cannot hold",

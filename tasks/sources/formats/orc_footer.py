@@ -73,7 +73,7 @@ def _decompress_chunk(chunk: bytes, codec: str, most: int) -> bytes:
     if codec == "zlib":
         return zlib.decompressobj(-zlib.MAX_WBITS).decompress(chunk, most)
     if codec == "snappy":
-        return pa.decompress(chunk, _number(chunk, 0)[0], codec, asbytes=True)
+        return pa.decompress(chunk, _decode_varint(chunk, 0)[0], codec, asbytes=True)
     return pa.CompressedInputStream(pa.BufferReader(chunk), codec).read(most)
 
 
@@ -81,13 +81,13 @@ def _fields(message: bytes) -> Iterator[tuple[int, int]]:
     """(number, value) of the fields of a message that are whole numbers."""
     place = 0
     while place < len(message):
-        key, place = _number(message, place)
+        key, place = _decode_varint(message, place)
         kind = key & 7
         if kind == 0:
-            value, place = _number(message, place)
+            value, place = _decode_varint(message, place)
             yield key >> 3, value
         elif kind == 2:
-            length, place = _number(message, place)
+            length, place = _decode_varint(message, place)
             place += length
         elif kind in (1, 5):
             place += 8 if kind == 1 else 4
@@ -95,7 +95,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int]]:
             raise ValueError(f"its end has a field of the kind {kind}")
 
 
-def _number(message: bytes, place: int) -> tuple[int, int]:
+def _decode_varint(message: bytes, place: int) -> tuple[int, int]:
     """The whole number that begins in a message at this place, and the place behind it."""
     value = shift = 0
     while place < len(message):

@@ -17,10 +17,10 @@ from tasks.core.dtypes import is_uuid, leaf_type, plain_type
 from tasks.core.plan import File, Piece, ReadOptions, Unit, rows_together
 from tasks.errors import DataError
 from tasks.sources.formats import julian_days, parquet_int96
-from tasks.sources.formats.bounds import MOST_ROWS, readable, validated
+from tasks.sources.formats.bounds import MOST_ROWS, readable, validate_table
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.survey import Inspected
-from tasks.storage.files import checked_name, is_remote, open_binary, read_range
+from tasks.storage.files import is_remote, open_binary, open_planned_path, read_range
 
 TAIL = 64 * 2**10
 DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
@@ -31,10 +31,10 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and row groups of one file, from one read of its end; the digest is the footer's sha256."""
     storage = options.get("storage_options")
     if file.size == 0:
-        raise _broken(file.path, "the file is empty (0 bytes)")
+        raise _make_broken_file_error(file.path, "the file is empty (0 bytes)")
     tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
     if tail[-4:] != b"PAR1" or len(tail) < 12:
-        raise _broken(
+        raise _make_broken_file_error(
             file.path, "it does not end in PAR1, as whole Parquet files do: it was cut off, or it is another format"
         )
     footer = int.from_bytes(tail[-8:-4], "little") + 8
@@ -47,7 +47,7 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
         schema = readable(opened.schema_arrow)
         units = tuple(_units(metadata, schema))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _broken(file.path, str(error)) from None
+        raise _make_broken_file_error(file.path, str(error)) from None
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
     on_host |= {*julian_days.columns_of(metadata)}
     file = replace(file, digest=hashlib.sha256(tail).hexdigest())
@@ -56,7 +56,7 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
 
 def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
     """Row groups with their decoded size: widths of fixed types; of others what the footer says, decompressed."""
-    widths = {f.name: _fixed_width(f.type) for f in schema}
+    widths = {f.name: _measure_fixed_width(f.type) for f in schema}
     width = sum(widths.values())
     varying = []
     if not all(widths.values()):
@@ -73,7 +73,7 @@ def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
     return units
 
 
-def _fixed_width(dtype: pa.DataType) -> int:
+def _measure_fixed_width(dtype: pa.DataType) -> int:
     """Bytes per row of a type of fixed width (booleans count as one), 0 for the others."""
     dtype = plain_type(dtype)
     if pa.types.is_null(dtype):
@@ -113,7 +113,7 @@ def source_of(file: File, options: ReadOptions) -> Iterator[Any]:
         with open_binary(file, options.get("storage_options")) as opened:
             yield opened
     else:
-        with checked_name(file) as name:
+        with open_planned_path(file) as name:
             yield name
 
 
@@ -133,7 +133,7 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: Read
                 source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
             ) as opened:
                 table = _read_runs(opened, pieces, schema.names)
-            validated(table, encoded=True)
+            validate_table(table, encoded=True)
             wide = [name for name in parquet_int96.columns_of(footer.schema) if name in schema.names]
             if wide:
                 with pq.ParquetFile(
@@ -188,7 +188,7 @@ def _is_plain(chunk: pq.ColumnChunkMetaData) -> bool:
     return bool(chunk.num_values * (4 + len(shown.max_raw)) <= 2 * chunk.total_uncompressed_size)
 
 
-def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_RowGroupRun]:
+def _group_pieces(file: pq.ParquetFile, pieces: list[Piece]) -> list[_RowGroupRun]:
     """Whole row groups are read together, parts of row groups one by one."""
     runs: list[_RowGroupRun] = []
     for piece in pieces:
@@ -203,7 +203,7 @@ def _runs(file: pq.ParquetFile, pieces: list[Piece]) -> list[_RowGroupRun]:
 
 
 def _read_runs(file: pq.ParquetFile, pieces: list[Piece], names: list[str]) -> pa.Table:
-    tables = [_read_groups(file, run, names) for run in _runs(file, pieces)]
+    tables = [_read_groups(file, run, names) for run in _group_pieces(file, pieces)]
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
@@ -223,7 +223,7 @@ def _read_groups(file: pq.ParquetFile, run: _RowGroupRun, names: list[str]) -> p
     return pa.Table.from_batches(batches)
 
 
-def _broken(path: str, why: str) -> DataError:
+def _make_broken_file_error(path: str, why: str) -> DataError:
     return DataError(
         "this is not a whole Parquet file",
         where=path,

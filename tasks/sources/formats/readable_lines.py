@@ -107,11 +107,11 @@ class DelimitedSieve:
         return any(data.find(header, start, stop) >= 0 for header in self.headers)
 
     def sift(self, data: bytes) -> Sifted:
-        sifted = self._sifted(data, {})
+        sifted = self._sift_records(data, {})
         unfit = self.misfits(sifted.data) if self.misfits and sifted.rows else {}
-        return self._sifted(data, unfit) if unfit else sifted
+        return self._sift_records(data, unfit) if unfit else sifted
 
-    def _sifted(self, data: bytes, misfits: Mapping[int, str]) -> Sifted:
+    def _sift_records(self, data: bytes, misfits: Mapping[int, str]) -> Sifted:
         if self.columns is None and not self.may_have_header(data) and ends_at_each_line(data, self.dialect):
             return Sifted(data, _count_lines(data), [])
         good = 0
@@ -139,7 +139,7 @@ class DelimitedSieve:
             if kind != COMMENT:
                 why, error = (misfits[good - 1], "") if kind == MISFIT else self._why(match[0], kind)
                 bad.append(Bad(match.start(), match.end(), why, error))
-        return Sifted(_joined([*parts, data[begin:]]) if begin else data, rows, bad)
+        return Sifted(_join_records([*parts, data[begin:]]) if begin else data, rows, bad)
 
     def _why(self, record: bytes, kind: int | None) -> tuple[str, str]:
         """Why a record is bad, and the headline of the error that it may be."""
@@ -178,7 +178,7 @@ def _headers(names: tuple[str, ...], dialect: Dialect, encoding: str) -> tuple[b
     return tuple(dict.fromkeys(sign.join(line).encode(encoding, "replace") for line in lines for sign in between))
 
 
-def _joined(parts: list[bytes]) -> bytes:
+def _join_records(parts: list[bytes]) -> bytes:
     r"""Join runs of whole records; a CR becomes LF where the LF behind it would turn two line ends into one.
 
     >>> _joined([b"a\r", b"", b"\n"])
@@ -260,7 +260,7 @@ def _field(dialect: Dialect, torn: bool = True) -> bytes:
 
 def _values(record: bytes, dialect: Dialect) -> int:
     """The number of values in a record that has an end."""
-    value = _value(dialect)
+    value = _compile_value_pattern(dialect)
     count = 1
     match = value.match(record)
     while match:
@@ -270,7 +270,7 @@ def _values(record: bytes, dialect: Dialect) -> int:
 
 
 @cache
-def _value(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
+def _compile_value_pattern(dialect: Dialect, also_last: bool = False) -> re.Pattern[bytes]:
     """The pattern of a value with the delimiter behind it; `also_last`: in groups, or with the end of the record."""
     if also_last:
         return re.compile(rb"(%b)(?:(%b)|(\r\n?|\n|\Z))" % (_field(dialect), _delimiter(dialect)), re.DOTALL)
@@ -396,7 +396,7 @@ def _are_among(places: np.ndarray, others: np.ndarray) -> np.ndarray:
 def _places_in_order(data: bytes, values: Collection[bytes], dialect: Dialect) -> dict[bytes, np.ndarray]:
     """The same, value by value."""
     by_value: dict[bytes, list[int]] = {value: [] for value in values}
-    for match in _value(dialect, True).finditer(data):
+    for match in _compile_value_pattern(dialect, True).finditer(data):
         if match[1] in by_value:
             by_value[match[1]].append(match.start())
     return {value: np.array(places, np.int64) for value, places in by_value.items()}
@@ -439,7 +439,9 @@ def with_one_sign(data: bytes, dialect: Dialect) -> tuple[bytes, str]:
     sign = delimiter if len(delimiter) == 1 else _find_unused_sign(data)
     if not any(c and c.encode() in data for c in (dialect.quote, dialect.escape)):
         return re.sub(_delimiter(dialect), lambda _: sign, data), sign.decode()
-    return _value(dialect, True).sub(lambda value: value[1] + (sign if value[2] else value[3]), data), sign.decode()
+    return _compile_value_pattern(dialect, True).sub(
+        lambda value: value[1] + (sign if value[2] else value[3]), data
+    ), sign.decode()
 
 
 def settings_that_read(data: bytes, start: int, dialect: Dialect, columns: int | None) -> dict[str, str]:
@@ -473,7 +475,9 @@ def has_initial_spaces(data: bytes, dialect: Dialect) -> bool:
     >>> has_initial_spaces(b'a, b\\n1, "2,3"\\n', Dialect(",")), has_initial_spaces(b"a, b\\n1,2\\n", Dialect(","))
     (True, False)
     """
-    delimiters = [match[2] for match in _value(replace(dialect, skip_space=True), True).finditer(data) if match[2]]
+    delimiters = [
+        match[2] for match in _compile_value_pattern(replace(dialect, skip_space=True), True).finditer(data) if match[2]
+    ]
     return bool(delimiters) and all(delimiter.endswith(b" ") for delimiter in delimiters)
 
 
@@ -559,7 +563,7 @@ class JsonSieve:
         def takes(numbers: Sequence[int]) -> bool:
             return self.takes(b"".join(lines[n] if lines[n].endswith(b"\n") else lines[n] + b"\n" for n in numbers))
 
-        for number in refused(objects, takes):
+        for number in find_refused_items(objects, takes):
             reasons[number] = "a value does not fit its column"
         if not reasons:
             return Sifted(data, rows, ())
@@ -607,7 +611,7 @@ def depth(line: bytes) -> int:
     return int(np.cumsum(steps).max(initial=0))
 
 
-def refused(items: Any, takes: Callable[[Any], bool]) -> list[Any]:
+def find_refused_items(items: Any, takes: Callable[[Any], bool]) -> list[Any]:
     """The items of a list or an array that `takes` does not take: all are tried at once, then in pieces, then one by
     one."""
     if not len(items) or takes(items):
@@ -615,4 +619,4 @@ def refused(items: Any, takes: Callable[[Any], bool]) -> list[Any]:
     if len(items) == 1:
         return list(items)
     size = 1 if len(items) <= ONE_BY_ONE else 1 + len(items) // 16
-    return [one for i in range(0, len(items), size) for one in refused(items[i : i + size], takes)]
+    return [one for i in range(0, len(items), size) for one in find_refused_items(items[i : i + size], takes)]

@@ -15,7 +15,7 @@ from tasks.core.plan import File, Limits, ReadOptions, Unit
 from tasks.core.schema import own_names, two_columns
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.readable_lines import BadLines
-from tasks.storage.files_being_read import noted
+from tasks.storage.files_being_read import note_activity
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
 NUMBER_TEXTS = "number_texts"
@@ -49,7 +49,7 @@ class Inspected:
         return sum(unit.rows for unit in self.units)
 
 
-def repeated_names(names: Sequence[str], path: str, do: str) -> dict[str, Apart]:
+def make_repeated_name_errors(names: Sequence[str], path: str, do: str) -> dict[str, Apart]:
     """The errors for columns of a file that share a name, by the names that `own_names` gives them."""
     counts = Counter(names)
     return {
@@ -62,7 +62,9 @@ def repeated_names(names: Sequence[str], path: str, do: str) -> dict[str, Apart]
 def with_own_names(inspected: Inspected) -> Inspected:
     """The same with a name of its own for each column of the file."""
     names = inspected.schema.names
-    repeated = repeated_names(names, inspected.file.path, "write the file with a name of its own for each column")
+    repeated = make_repeated_name_errors(
+        names, inspected.file.path, "write the file with a name of its own for each column"
+    )
     if not repeated:
         return inspected
     fields = [field.with_name(own) for field, own in zip(inspected.schema, own_names(names), strict=True)]
@@ -93,6 +95,6 @@ def _inspect_batch(
 ) -> list[Inspected]:
     inspected = []
     for file in files:
-        with noted(options, file.path), at(f"reading {file.path}"):
+        with note_activity(options, file.path), at(f"reading {file.path}"):
             inspected.append(with_own_names(inspect(file, options)))
     return inspected

@@ -97,7 +97,7 @@ def head(options: ReadOptions, dialect: Dialect, header: bool, file: File) -> He
         data, whole = beginning(file, length, options)
         place = _begin(data, options)
         begin = len(data) - len(data[place:].lstrip(b"\r\n"))
-        if (named := named_delimiter(data)) and dialect.quoted and named != dialect.delimiter:
+        if (named := parse_sep_line(data)) and dialect.quoted and named != dialect.delimiter:
             raise DataError(
                 f"a text file names the delimiter {named!r}, and {dialect.delimiter!r} is expected",
                 where=f"{file.path}, line 1",
@@ -128,10 +128,12 @@ def check_records(file: File, data: bytes, start: int, stop: int, sieve: Delimit
     bad = sieve.sift(data[start:stop]).bad
     if bad:
         place = start + bad[0].start
-        raise refused_line(file.path, line_ends(data[:place]) + 1, bad[0], data[place:stop], sieve, options)
+        raise make_bad_line_error(file.path, line_ends(data[:place]) + 1, bad[0], data[place:stop], sieve, options)
 
 
-def refused_line(path: str, line: int, bad: Bad, data: bytes, sieve: DelimitedSieve, options: ReadOptions) -> DataError:
+def make_bad_line_error(
+    path: str, line: int, bad: Bad, data: bytes, sieve: DelimitedSieve, options: ReadOptions
+) -> DataError:
     """The error for a record that a parser would read as other rows; `data` begins with it."""
     where = f"{path}, line {line:,}"
     if bad.error == HEADER_AGAIN:
@@ -167,10 +169,10 @@ def advice_of(settings: Mapping[str, str]) -> str:
     return 'set source.quote: "", if quotes are letters like others' if settings else ""
 
 
-def named_delimiter(data: bytes) -> str | None:
+def parse_sep_line(data: bytes) -> str | None:
     r"""The delimiter that the first line of a text names, as Excel writes and reads it.
 
-    >>> named_delimiter(b"\xef\xbb\xbfsep=;\r\na;b\r\n"), named_delimiter(b"sep,a\n")
+    >>> parse_sep_line(b"\xef\xbb\xbfsep=;\r\na;b\r\n"), parse_sep_line(b"sep,a\n")
     (';', None)
     """
     match = SEP_LINE.match(data)
@@ -180,7 +182,7 @@ def named_delimiter(data: bytes) -> str | None:
 def _begin(data: bytes, options: ReadOptions) -> int:
     """Where the text begins: behind a byte-order mark, and behind skipped lines or one that names the delimiter."""
     place = len(BOM) if data.startswith(BOM) else 0
-    for _ in range(options.get("skip_rows", 0) or int(bool(named_delimiter(data)))):
+    for _ in range(options.get("skip_rows", 0) or int(bool(parse_sep_line(data)))):
         place = data.find(b"\n", place) + 1
         if not place:
             return len(data)
@@ -192,7 +194,7 @@ def beginning(file: File, length: int, options: ReadOptions) -> tuple[bytes, boo
     storage = options.get("storage_options")
     codec = compression(file, storage)
     if codec == "zip":  # of several files the header is read once
-        data = decompressed(file, options)
+        data = decompress_file(file, options)
         return data[:length], len(data) <= length
     if becomes_utf8(options):
         data = read_all(file, storage, 4 * length + 4)
@@ -389,9 +391,9 @@ def count(
     tallies |= zip(others, cuts, strict=True)
     sifted = {n: _without_gaps(*items[n], tallies[n]) for n in others} if leaves_out(options) else {}
     if sifted:
-        left = iter(parallel_map(partial(_sifted, options), [item for items in sifted.values() for item in items]))
+        left = iter(parallel_map(partial(_sift_range, options), [item for items in sifted.values() for item in items]))
         tallies |= {n: [next(left) for _ in items] for n, items in sifted.items()}
-    return [_counted(head, tallies[n]) for n, head in enumerate(heads)]
+    return [_sum_tallies(head, tallies[n]) for n, head in enumerate(heads)]
 
 
 def _cuts(
@@ -411,7 +413,7 @@ def _cuts(
     batches = _batches([r for file in ranges for r in file], range_bytes)
     scans = iter([s for batch in parallel_map(partial(_scan_batch, options, dialect), batches) for s in batch])
     return [
-        _joined(head, [next(scans) for _ in file], file, options, dialect)
+        _tally_ranges(head, [next(scans) for _ in file], file, options, dialect)
         for (head, _), file in zip(items, ranges, strict=True)
     ]
 
@@ -427,7 +429,7 @@ def _without_gaps(head: Head, sieve: Sieve | None, tallies: Sequence[Tally]) -> 
     return [Range(head.file, start, stop, sieve) for start, stop in pairwise(edges)]
 
 
-def _counted(head: Head, tallies: Sequence[Tally]) -> CountedLines:
+def _sum_tallies(head: Head, tallies: Sequence[Tally]) -> CountedLines:
     units = tuple(Unit(Piece(0, t.start, t.stop), t.rows, t.stop - t.start) for t in tallies if t.rows)
     line = head.lines
     for tally in tallies:
@@ -451,7 +453,7 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: ReadOptio
         assert isinstance(sieve, DelimitedSieve)  # lines of JSON are errors when they are parsed
         bad = sifted.bad[0]
         line = _line(file, start + bad.start, options)
-        raise refused_line(file.path, line, bad, data[bad.start :], sieve, options)
+        raise make_bad_line_error(file.path, line, bad, data[bad.start :], sieve, options)
     if any(bad.stop - bad.start > most for bad in sifted.bad):
         raise record_too_long(file.path, most)
     first = sifted.bad[0] if sifted.bad else None
@@ -466,7 +468,7 @@ def _tally(file: File, data: bytes, start: int, sieve: Sieve, options: ReadOptio
     )
 
 
-def _sifted(options: ReadOptions, cut: Range) -> Tally:
+def _sift_range(options: ReadOptions, cut: Range) -> Tally:
     assert cut.sieve
     data = piece_bytes(cut.file, Piece(0, cut.start, cut.stop), options)
     return _tally(cut.file, data, cut.start, cut.sieve, options)
@@ -486,7 +488,7 @@ def records_in_order(
 ) -> Iterator[tuple[int, bytes]]:
     """Whole records from the beginning of a file's rows on, about `range_bytes` at a time, with where they begin."""
     if is_whole(head.file, options):
-        data = decompressed(head.file, options)
+        data = decompress_file(head.file, options)
         check_lines(data, head.file.path, options)
         if head.start < len(data):
             yield head.start, data[head.start :]
@@ -570,7 +572,7 @@ def _shrank(path: str) -> DataError:
     return DataError("a file shrank while it was read", where=path, do="start again when it is complete")
 
 
-def _joined(
+def _tally_ranges(
     head: Head, scans: Sequence[ScannedRange], ranges: Sequence[Range], options: ReadOptions, dialect: Dialect
 ) -> list[Tally]:
     if not ranges:
@@ -588,13 +590,13 @@ def _joined(
         raise record_too_long(head.file.path, most)
     for cut in cuts:
         if cut.suspicious and not options.get("bad_lines"):
-            _sifted(options, Range(head.file, cut.start, cut.stop, ranges[0].sieve))
+            _sift_range(options, Range(head.file, cut.start, cut.stop, ranges[0].sieve))
     return [Tally(cut.start, cut.stop, cut.records) for cut in cuts]
 
 
 def _whole(options: ReadOptions, dialect: Dialect, range_bytes: int, head: Head, sieve: Sieve | None) -> list[Tally]:
     """The one unit of a compressed file, which can only be read from its beginning."""
-    data = decompressed(head.file, options)
+    data = decompress_file(head.file, options)
     check_lines(data, head.file.path, options)
     cuts = cut_text(data, head.start, dialect, range_bytes)
     if isinstance(sieve, DelimitedSieve):
@@ -615,7 +617,7 @@ def records_before(
     return sum(cut.records for cut in cut_text(data, start, dialect, 2**26))
 
 
-def merged(pieces: Sequence[Piece]) -> list[Piece]:
+def merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces with neighbouring bytes of one file put together again."""
     joined: list[Piece] = []
     for piece in pieces:
@@ -636,14 +638,14 @@ def piece_bytes(file: File, piece: Piece, options: ReadOptions) -> bytes:
     """The records of a piece as they stand in the file, decompressed."""
     storage = options.get("storage_options")
     if is_whole(file, options):
-        data = decompressed(file, options)[piece.start : piece.stop]
+        data = decompress_file(file, options)[piece.start : piece.stop]
     else:
         data = read_range(file, piece.start, piece.stop, storage)
     check_lines(data, file.path, options)
     return data
 
 
-def decompressed(file: File, options: ReadOptions) -> bytes:
+def decompress_file(file: File, options: ReadOptions) -> bytes:
     """The content of a compressed file, as UTF-8; a DataError where it is more than `source.max_block_bytes`."""
     most = block_limit(options)
     try:

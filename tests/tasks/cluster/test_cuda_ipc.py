@@ -143,13 +143,13 @@ def pieces_of(rows: int) -> Any:
     import pyarrow as pa
 
     from tasks import engines
-    from tasks.shuffle.pieces import PartitionPieces, packed_ranges
+    from tasks.shuffle.pieces import PartitionPieces, pack_ranges
 
     engine = engines.engine("cudf")
     table = pa.table({"n": np.arange(rows), "s": np.arange(rows).astype(str)})
     columns = {name: engine.column(table[name]) for name in table.column_names}
     cut = engine.cut(columns, engine.xp.arange(rows)[::-1], np.array([0, rows // 2, rows]))
-    return packed_ranges(PartitionPieces([cut]), 0, 1)
+    return pack_ranges(PartitionPieces([cut]), 0, 1)
 
 
 def numbers_of(packed: Any) -> list[int]:

@@ -53,10 +53,10 @@ def test_pieces_are_one_buffer(kind: str, ranges: tuple[int, int]) -> None:
     (found, frames), (cut, _) = sent(wanted, kind), sent(PartitionPieces([wanted], 4, 4), kind)
     assert frames == 1
     assert (type(cut), cut.rows_in, cut.rows_out) == (PartitionPieces, 4, 4)
-    for pieces in (found, cut.pieces[0], wanted.packed()):
+    for pieces in (found, cut.pieces[0], wanted.pack_rows()):
         for one, other in zip(engine.pieces_to_host(pieces), engine.pieces_to_host(wanted), strict=True):
             assert one.equals(other) if isinstance(one, pa.Table) else one.tolist() == other.tolist()
-    packed = PackedPieces([wanted.packed()])
+    packed = PackedPieces([wanted.pack_rows()])
     packed.first, packed.last = ranges
     again, _ = sent(packed, kind)
     assert (type(again), again.first, again.last) == (PackedPieces, *ranges)

@@ -119,7 +119,7 @@ def test_a_run_hands_the_workers_the_place_of_the_state(
         "run": {"min_partition_size": 1000},
     })  # fmt: skip
     request, workers = job.request(engine), DaskPool(client)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         done = [ingest.ingest(request, workers), statistics.statistics(request, workers)]
         done += [transform.transform(request, "", workers), shuffle_write.shuffle_write(request, "", workers)]
         commit.commit(request, done)
@@ -145,7 +145,7 @@ def test_what_is_small_goes_along_with_its_tasks_and_is_made_once(
     monkeypatch.setattr(dask_pool, "LARGE", 6 * numbers.nbytes - 1)
     assert [number for number, _ in workers.map(at, numbers, range(6))] == list(range(6))
     assert max(size for key, size in sizes.items() if key.startswith("at-")) < numbers.nbytes
-    assert pool.pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
+    assert pool.count_pickled_bytes(pa.table({"x": numbers})) >= numbers.nbytes
 
 
 def test_many_tasks_are_handed_in_by_and_by(

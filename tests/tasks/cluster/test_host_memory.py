@@ -19,7 +19,7 @@ from tasks.cluster.dask_pool import workers_at
 from tasks.cluster.transfer import host_memory
 from tasks.core import lent_bytes
 from tasks.engines.cpu.order import Pieces, cut
-from tasks.shuffle.pieces import PackedPieces, PartitionPieces, packed_ranges
+from tasks.shuffle.pieces import PackedPieces, PartitionPieces, pack_ranges
 from tests.clusters import IMPORTS
 
 ROWS = 300_000
@@ -36,7 +36,7 @@ def packed(rows: int = ROWS) -> PackedPieces:
         "f": pa.array(numbers / 2, mask=numbers % 3 == 0),
     }
     made = cut(columns, numbers[::-1].astype(np.uint64), np.array([0, rows // 2, rows]))
-    return packed_ranges(PartitionPieces([made]), 0, 1)
+    return pack_ranges(PartitionPieces([made]), 0, 1)
 
 
 def equal(found: PackedPieces, wanted: PackedPieces) -> bool:
@@ -114,7 +114,7 @@ def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest
     assert Worker.rpc.connection_args["handshake_overrides"] == {"other": 1, host_memory.OFFER: host_memory.this_host()}
     host_memory.this_host.cache_clear()
     for refused in (errno.EPERM, errno.ENOSYS, errno.ESRCH):
-        monkeypatch.setattr(host_memory, "_copied", lambda *_, number=refused: -number)
+        monkeypatch.setattr(host_memory, "_copy_chunk", lambda *_, number=refused: -number)
         Worker.connection_args = {}
         host_memory.offer(Worker)
         assert Worker.connection_args == {}
@@ -126,16 +126,16 @@ def test_nothing_is_offered_where_the_kernel_forbids_to_read(monkeypatch: pytest
 @pytest.mark.system
 @pytest.mark.xdist_group("determinism")
 def test_what_is_forbidden_later_is_an_error_that_says_so(lent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "_copied", lambda *_: -errno.EPERM)
+    monkeypatch.setattr(host_memory, "_copy_chunk", lambda *_: -errno.EPERM)
     with pytest.raises(PermissionError, match="cannot be read"):
         host_memory.load(*lent[1][0])
 
 
 def test_copies_go_on_where_the_kernel_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = host_memory._copied
-    monkeypatch.setattr(host_memory, "_copied", lambda process, into, start: real(process, into[:1000], start))
+    real = host_memory._copy_chunk
+    monkeypatch.setattr(host_memory, "_copy_chunk", lambda process, into, start: real(process, into[:1000], start))
     here, there = np.zeros(12_345, np.uint8), np.arange(12_345).astype(np.uint8)
-    host_memory._read(os.getpid(), here, there.ctypes.data)
+    host_memory._copy_from_process(os.getpid(), here, there.ctypes.data)
     assert here.tolist() == there.tolist()
 
 
@@ -188,7 +188,7 @@ def kill_who_lends() -> None:
 
     def load(header: Any, frames: Any) -> Any:
         os.kill(header["process"], signal.SIGKILL)
-        while host_memory._started(header["process"]) == header["started"]:
+        while host_memory._read_start_time(header["process"]) == header["started"]:
             time.sleep(0.01)
         return host_memory.load(header, frames)
 

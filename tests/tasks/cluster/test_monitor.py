@@ -46,7 +46,7 @@ def quiet() -> Iterator[Any]:
 @pytest.mark.promise("Workers are sampled twice a second by a thread that ends soon after the run")
 def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_counted(quiet: Any) -> None:
     began = time.time()
-    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
+    with monitor.watch_workers(quiet, list(workers_at(quiet))) as watch:
         while not watch.workers:
             time.sleep(0.01)
         assert sum(quiet.gather(quiet.map(counted, [10, 20, 30, 40], pure=False))) == 100
@@ -66,7 +66,7 @@ def test_a_stage_of_some_seconds_is_sampled_twice_a_second_and_its_rows_are_coun
 @pytest.mark.system
 def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quiet: Any) -> None:
     addresses = list(workers_at(quiet))
-    with monitor.watched(quiet, addresses):
+    with monitor.watch_workers(quiet, addresses):
         pass
     late = monitor.Watch(quiet, addresses)
     quiet.submit(counted, 50, pure=False).result()
@@ -78,7 +78,7 @@ def test_rows_that_were_counted_before_the_first_answer_are_the_stage_s_own(quie
 
 @pytest.mark.system
 def test_a_short_stage_has_its_first_and_its_last_sample(quiet: Any) -> None:
-    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
+    with monitor.watch_workers(quiet, list(workers_at(quiet))) as watch:
         pass
     (worker,) = watch.workers.values()
     assert len(worker["samples"]) >= 2
@@ -94,7 +94,7 @@ def computed(seconds: float) -> float:
 @pytest.mark.system
 @pytest.mark.promise("the seconds that the processes of the workers computed, all threads together")
 def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
-    with monitor.watched(quiet, list(workers_at(quiet))) as watch:
+    with monitor.watch_workers(quiet, list(workers_at(quiet))) as watch:
         while not watch.workers:
             time.sleep(0.01)
         quiet.gather(quiet.map(computed, [0.4, 0.4], pure=False))
@@ -113,7 +113,7 @@ def test_every_worker_of_a_cluster_is_sampled() -> None:
         Client(cluster, set_as_default=False) as client,
     ):
         addresses = list(workers_at(client))
-        with monitor.watched(client, addresses) as watch:
+        with monitor.watch_workers(client, addresses) as watch:
             pass
         assert sorted(watch.workers) == sorted(addresses)
         assert {w["transport"] for w in watch.workers.values()} == {"inproc"}
@@ -133,20 +133,20 @@ class Broken:
 
 
 def test_workers_that_do_not_answer_break_no_stage() -> None:
-    with monitor.watched(Broken(), ["tcp://a", "tcp://b"]) as watch:
+    with monitor.watch_workers(Broken(), ["tcp://a", "tcp://b"]) as watch:
         done = 1
     assert (done, watch.workers) == (1, {})
 
 
 @pytest.mark.promise("All of it is off with `--set run.report=false`")
 def test_nothing_is_sampled_where_nobody_wants_it() -> None:
-    with monitor.watched(Broken(), ["tcp://a"], wanted=False) as watch:
+    with monitor.watch_workers(Broken(), ["tcp://a"], wanted=False) as watch:
         assert not watch.thread.is_alive()
     assert watch.workers == {}
 
 
 def test_a_stage_that_fails_is_told_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), monitor.watched(Broken(), []):
+    with pytest.raises(ZeroDivisionError), monitor.watch_workers(Broken(), []):
         1 / 0
 
 
@@ -313,7 +313,7 @@ def test_a_real_gpu_says_its_power_and_energy() -> None:
     with (
         make_cluster(asked) as cluster,
         Client(cluster, set_as_default=False) as client,
-        monitor.watched(client, list(workers_at(client))) as watch,
+        monitor.watch_workers(client, list(workers_at(client))) as watch,
     ):
         time.sleep(3)
     (worker,) = watch.workers.values()
@@ -329,15 +329,15 @@ def test_spilled_bytes_are_those_of_dask_and_of_dask_cuda() -> None:
     cuda = SimpleNamespace(
         host_buffer=SimpleNamespace(fast=SimpleNamespace(total_weight=3)), disk=SimpleNamespace(weights={"a": 4})
     )
-    assert [monitor._spilled(store) for store in (dask, cuda, {})] == [(0, 5), (3, 4), (0, 0)]
+    assert [monitor._count_spilled_bytes(store) for store in (dask, cuda, {})] == [(0, 5), (3, 4), (0, 0)]
 
 
 def test_of_many_samples_the_first_and_the_last_are_kept() -> None:
     samples = [sample(float(i)) for i in range(5000)]
-    kept = monitor.thinned(samples)
+    kept = monitor.thin_samples(samples)
     assert len(kept) <= monitor.KEPT
     assert (kept[0].at, kept[-1].at) == (0.0, 4999.0)
-    assert monitor.thinned(samples[:7]) == samples[:7]
+    assert monitor.thin_samples(samples[:7]) == samples[:7]
 
 
 def test_samples_are_found_again_and_broken_ones_are_none(tmp_path: Path) -> None:

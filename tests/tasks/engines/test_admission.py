@@ -26,7 +26,7 @@ class Crowd:
         self.all_in = threading.Event()
 
     def work(self, nbytes: int, **options: object) -> None:
-        with self.places.taken(nbytes, **options):  # type: ignore[arg-type]
+        with self.places.take_place(nbytes, **options):  # type: ignore[arg-type]
             with self.lock:
                 self.now = [self.now[0] + 1, self.now[1] + nbytes]
                 self.most = [max(pair) for pair in zip(self.now, self.most, strict=True)]
@@ -60,7 +60,7 @@ def test_no_more_at_once_than_places_and_bytes(nbytes: int, options: dict[str, o
 def test_a_failure_gives_the_place_back() -> None:
     places = Places(lambda: 8 * 10**9)
     for _ in range(3):
-        with pytest.raises(MemoryError), places.taken(9_000_000_000):
+        with pytest.raises(MemoryError), places.take_place(9_000_000_000):
             raise MemoryError
 
 

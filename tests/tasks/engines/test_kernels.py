@@ -21,7 +21,7 @@ from tasks import engines
 from tasks.core.plan import Block, File, Partition, Piece, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
-from tasks.engines.algorithms.host_tables import sorted_groups
+from tasks.engines.algorithms.host_tables import sort_groups
 from tasks.engines.expression.interpreter import true_rows
 from tasks.engines.expression.syntax import parse
 from tasks.storage import checksum
@@ -441,7 +441,7 @@ def test_sums_of_floats_are_the_same_bits_every_time(k):
 
 def test_sorted_groups():
     table = pa.table({"v0": ["b", None, "a", "b"], "x": [1, 2, 3, 4]})
-    groups, places = sorted_groups(table, ["v0"])
+    groups, places = sort_groups(table, ["v0"])
     assert (groups.column("v0").to_pylist(), places.tolist()) == ([None, "a", "b"], [2, 0, 1, 2])
 
 
@@ -518,7 +518,7 @@ def test_a_partition_is_cut_and_a_file_put_together(k, xp):
     whole = k.assemble([one.ranges(0, 4), two.ranges(0, 4)], 0, 8)
     assert table_of(k, whole)["n"] == [f"row {i}" for i in (1, 6, 4, 3, 7, 2, 5, 0)]
     assert table_of(k, whole)["x"] == [None, 1, None, 3, None, 5, None, 7]
-    middle = k.assemble([one.ranges(1, 3).packed(), two.ranges(1, 3).packed()], 1, 2)
+    middle = k.assemble([one.ranges(1, 3).pack_rows(), two.ranges(1, 3).pack_rows()], 1, 2)
     assert table_of(k, middle) == {"n": ["row 3", "row 7"], "x": [3, None]}
     assert table_of(k, k.assemble([one.ranges(1, 1), two.ranges(1, 1)], 0, 0)) == {"n": [], "x": []}
 

@@ -84,7 +84,7 @@ def test_rules_on_rows_keep_the_memories_apart(
             two_memories.use(monkeypatch)
         work = Work(source, node, schema, engine, filter="f > -2 or b", training=True, rules=rules)
         for partition in source.plan.partitions:
-            evaluation_of_part = work.opened(partition, work.bound.targets)
+            evaluation_of_part = work.open_partition(partition, work.bound.targets)
             columns = evaluation_of_part.outputs()
             rows = np.asarray(two_memories.host(evaluation_of_part.context.rows)).tolist()
             out.append([rows, {n: work.kernels.host(c).to_pylist() for n, c in columns.items()}])

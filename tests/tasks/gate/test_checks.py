@@ -26,7 +26,7 @@ from tasks.gate.figures import figures_of
 from tasks.gate.notes import read_gate
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile
-from tasks.storage.documents import dumped, parsed
+from tasks.storage.documents import dump_document, parse_document
 from tests.examples import nightly_but
 from tests.tasks.gate.simulated import FIRST, SHOPS_OF_ROWS, Shop, profile_of
 
@@ -361,8 +361,8 @@ def test_the_worst_finding_decides() -> None:
 
 def test_a_verdict_is_read_as_it_was_written() -> None:
     verdict = verdict_of(with_column(tonight(), "price", plain(tonight(), "price") * 100), nights=TEN)
-    data = json.loads(json.dumps(dumped(verdict), allow_nan=False))
-    assert parsed(Verdict, data, Path("gate.json")) == verdict
+    data = json.loads(json.dumps(dump_document(verdict), allow_nan=False))
+    assert parse_document(Verdict, data, Path("gate.json")) == verdict
     assert set(data) == {"format", "verdict", "findings", "compared_with", "proposed", "notes"}
     assert all(type(value) in (int, float, str, list, type(None)) for f in data["findings"] for value in f.values())
 

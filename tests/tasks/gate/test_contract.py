@@ -14,7 +14,7 @@ from flows.job.job import make_job
 from tasks.core.contract import apply_contract, check_contract, make_contract
 from tasks.core.schema import Column, Schema
 from tasks.errors import DataError, JobError
-from tasks.gate.contract_values import check_values, proposed
+from tasks.gate.contract_values import check_values, propose_contract
 from tasks.profile.output_profile import ColumnProfile, Profile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
@@ -169,7 +169,7 @@ def test_limits_of_dates_of_times_of_the_day_and_of_texts(dtype: str, value: str
 def test_a_proposed_contract_holds_for_numbers_of_any_size(low: float, high: float) -> None:
     for infinite in (0, 5):
         profile = of_column("float64", low, high, infinite=infinite)
-        contract = make_contract(yaml.safe_load(proposed(profile, "v0001")))
+        contract = make_contract(yaml.safe_load(propose_contract(profile, "v0001")))
         assert check_values(profile, contract, "stop")[0] == []
         ends = contract.columns["x"].range or ()
         assert [isinstance(end, float) for end in ends] == ([] if infinite else [True, True])
@@ -180,7 +180,7 @@ def test_a_proposed_contract_holds_for_what_it_was_made_of() -> None:
         "kind": ["a", "b", None, "yes"] * 50, "x": [-3.5, 0.0, 199.0, 4.25] * 50, "id": list(range(200)),
         "flag": [True, False] * 100, "no": pa.nulls(200, pa.string()), "big": list(range(10**12, 10**12 + 200)),
     })  # fmt: skip
-    text = proposed(profile_of(table), "v0001")
+    text = propose_contract(profile_of(table), "v0001")
     contract = make_contract(yaml.safe_load(text))
     schema = Schema.from_arrow(table.schema)
     assert [*apply_contract(schema, contract)[0]] == [*schema]

@@ -27,7 +27,7 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
 from tasks.gate.locate import files_where
 from tasks.graph import row_sample
-from tasks.graph.seen import Seen, added, unpacked
+from tasks.graph.seen import Seen, merge_seen, parse_seen
 from tasks.job import profiles
 from tasks.job.output_check import damages
 from tasks.manifest import Manifest
@@ -35,7 +35,7 @@ from tasks.profile.column_figures import column_profile, column_profiles
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.stages import ingest
 from tasks.stages import statistics as statistics_stage
-from tasks.storage.documents import parsed
+from tasks.storage.documents import parse_document
 from tasks.storage.own_files import own_output
 from tests.stages import run_stages
 
@@ -89,8 +89,8 @@ def profiled(column: pa.Array, kernels: Any, edges: list[int], seed: int = 0) ->
                   not (BLOCKS[b] == BLOCKS[b + 1] == first and first > 0)]  # fmt: skip
         starts = [BLOCKS[b] - first for b in blocks] + [last - first]
         part = seen_of(column.slice(first, last - first), kernels, starts, blocks, first, len(column))
-        parts.append(unpacked(part.packed()))
-    whole = added([parts[i] for i in np.random.default_rng(seed).permutation(len(parts))])
+        parts.append(parse_seen(part.to_text()))
+    whole = merge_seen([parts[i] for i in np.random.default_rng(seed).permutation(len(parts))])
     return of_seen(whole, column.type)
 
 
@@ -157,7 +157,7 @@ def test_a_profile_is_what_plain_python_says(name: str, engine: str) -> None:
     if found.top_exact:
         expected = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))[:100]
         assert found.top == expected
-    assert parsed(ColumnProfile, json.loads(json.dumps(found.to_json(), allow_nan=False)), Path()) == found
+    assert parse_document(ColumnProfile, json.loads(json.dumps(found.to_json(), allow_nan=False)), Path()) == found
 
 
 def test_categories_are_counted_and_others_are_not(engine: str) -> None:
@@ -251,7 +251,7 @@ def test_lists_without_elements_take_nothing_from_others(engine: str) -> None:
     kernels, rows, lists = engines.engine(engine), 40, pa.list_(pa.float64())
     none, some = pa.nulls(rows, lists), pa.array([[1.0, 2.0]] * rows)
     a, b, c = (seen_of(column, kernels, [0, rows], [0], rows * i) for i, column in enumerate((none, none, some)))
-    for merged in (added([a, b, c]), added([added([a, b]), c])):
+    for merged in (merge_seen([a, b, c]), merge_seen([merge_seen([a, b]), c])):
         found = of_seen(merged, lists)
         assert (found.rows, found.nulls, found.distinct) == (4 * rows, 2 * rows, 2)
         assert found.bins == {bin_of(1.0): rows, bin_of(2.0): rows}
@@ -298,15 +298,15 @@ def test_times_are_counted_by_hour_of_the_day(engine: str) -> None:
 def test_of_each_stratum_one_row_is_drawn_by_its_number_alone(rows: int, step: int, first: int, seed: int) -> None:
     kernels = engines.engine("pandas")
     numbers = kernels.row_numbers(first, rows)
-    drawn = numbers[row_sample.sampled_places(numbers, step, True, kernels)]
+    drawn = numbers[row_sample.draw_places(numbers, step, True, kernels)]
     strata = Counter((drawn // step).tolist())
     assert all(strata[stratum] == 1 for stratum in range(-(-first // step), (first + rows) // step))
     assert max(strata.values(), default=0) <= 1
     some = np.sort(np.random.default_rng(seed).permutation(numbers)[: rows // 2])  # as a filter leaves them
     expected = np.intersect1d(some, drawn)
-    assert some[row_sample.sampled_places(some, step, True, kernels)].tolist() == expected.tolist()
+    assert some[row_sample.draw_places(some, step, True, kernels)].tolist() == expected.tolist()
     mixed = np.random.default_rng(seed).permutation(some)
-    assert np.sort(mixed[row_sample.sampled_places(mixed, step, False, kernels)]).tolist() == expected.tolist()
+    assert np.sort(mixed[row_sample.draw_places(mixed, step, False, kernels)]).tolist() == expected.tolist()
 
 
 def rows_of(table: pa.Table, engine: str, of: int, parts: int = 3) -> tuple[float | None, int]:
@@ -316,8 +316,8 @@ def rows_of(table: pa.Table, engine: str, of: int, parts: int = 3) -> tuple[floa
         part = table.slice(at, size)
         rows = kernels.row_numbers(at, len(part))
         hashes = row_sample.draw({}, kernels.from_arrow(part), rows, of, True, kernels).hashes
-        seen.append(unpacked(Seen(hashes=hashes).packed()))
-    return row_sample.repeated_share(added(seen).hashes)
+        seen.append(parse_seen(Seen(hashes=hashes).to_text()))
+    return row_sample.measure_repeated_share(merge_seen(seen).hashes)
 
 
 def events(rows: int) -> pa.Table:
@@ -351,7 +351,7 @@ def test_of_many_rows_those_that_are_equal_are_compared_together(engine: str, mo
 
 def test_values_that_do_not_tell_rows_apart_choose_none(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_sample, "COMPARED", 10)
-    hashes = column_sketch.hashed(np.arange(40_000.0).view("u8"), np)
+    hashes = column_sketch.hash_bits(np.arange(40_000.0).view("u8"), np)
     value = float(np.argmin(hashes))  # rows with it are chosen
     assert rows_of(pa.table({"x": np.full(40_000, value)}), engine, 40_000) == (None, 0)
     assert rows_of(pa.table({"x": np.full(40_000, value + 1)}), engine, 40_000) == (None, 0)
@@ -550,7 +550,7 @@ def test_statistics_that_read_no_row_have_no_profile(tmp_path: Path, engine: str
     })  # fmt: skip
     request, pool = job.request(engine), LocalPool(2)
     stale = request.staging.folder / profiles.STATISTICS
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, pool)
         stale.write_text(json.dumps({**Profile(9).to_json(), "fingerprint": "of other work"}))
         assert not statistics_stage.statistics(request, pool).reused
@@ -570,11 +570,11 @@ def test_statistics_of_a_start_without_a_profile_are_made_again_for_one(tmp_path
     pool = LocalPool(2)
     for profile in (False, True):
         request = make_job(data | {"run": {"profile": profile}}).request(engine)
-        with request.staging.locked():
+        with request.staging.hold_lock():
             ingest.ingest(request, pool)
             assert not statistics_stage.statistics(request, pool).reused
             assert statistics_stage.statistics(request, pool).reused
-    seen = profiles.saved(request, profiles.STATISTICS)
+    seen = profiles.load_profile(request, profiles.STATISTICS)
     assert seen is not None
     assert {"x", "group"} <= {*seen.columns}
 

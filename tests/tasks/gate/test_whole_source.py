@@ -21,7 +21,7 @@ from infra.clusters.model import Cluster
 from tasks.core.contract import make_contract
 from tasks.core.settings import Checks
 from tasks.errors import JobError
-from tasks.gate.contract_values import proposed
+from tasks.gate.contract_values import propose_contract
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.verdict import Verdict
@@ -88,7 +88,7 @@ def test_a_column_that_some_files_lack_is_a_column_of_the_source(tmp_path: Path)
 @pytest.mark.promise("names the columns that the job does not read, by their types")
 def test_a_proposed_contract_lets_a_plain_night_pass(tmp_path: Path) -> None:
     profile = profile_of_run(tmp_path / "before", plain())
-    text = proposed(profile, "v0001")
+    text = propose_contract(profile, "v0001")
     assert "    type: string  # the job does not read this column: a change is only reported\n" in text
     contract = make_contract({**yaml.safe_load(text), "new_columns": "freeze"})
     again = profile_of_run(tmp_path / "again", plain(), contract=contract.model_dump(exclude_none=True))

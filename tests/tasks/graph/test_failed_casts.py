@@ -89,7 +89,7 @@ def test_a_run_that_is_done_already_says_it_again(tmp_path: Path, engine: str) -
 
     request = make_job(job(tmp_path, run={"exchange": "disk"})).request(engine)
     for reused in (False, True):
-        with request.staging.locked():
+        with request.staging.hold_lock():
             ingest.ingest(request, LocalPool(1))
             statistics = stages_statistics.statistics(request, LocalPool(1))
             transform = stages_transform.transform(request, "", LocalPool(1))
@@ -202,7 +202,7 @@ def test_the_rows_of_a_refit_are_those_of_its_own_source(tmp_path: Path, engine:
     for node, filter, rules in ((plain, f"{CODE} > 0", strict), (plain, None, thin), (by_lambda, None, RowRules())):
         work = Work(plan, node, plan.schema, engine, filter=filter, training=True, first_row=100, rules=rules)
         with pytest.raises(DataError, match=r"in row 1 of the source \(row 1 of .*night.parquet, counted from 0\)"):
-            work.opened(plan.partitions[0], work.bound.targets).outputs()
+            work.open_partition(plan.partitions[0], work.bound.targets).outputs()
 
 
 @pytest.mark.promise(
@@ -226,13 +226,13 @@ def test_what_a_lenient_run_left_is_not_taken_for_a_strict_one(tmp_path: Path, e
     features = [{"columns": ["n"], "ops": [{"op": "Normalize"}]}]
     data = coded(tmp_path, "parquet", features, filter=f"{CODE} > 0")
     request = make_job(data).request(engine)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(1))
         stages_statistics.statistics(request, LocalPool(1))
         stages_transform.transform(request, "", LocalPool(1))
     data["source"]["strict"] = True
     strict = make_job(data).request(engine)
-    with strict.staging.locked():
+    with strict.staging.hold_lock():
         assert ingest.ingest(strict, LocalPool(1)).reused
         with pytest.raises(DataError, match="cannot read 'seven'"):
             stages_statistics.statistics(strict, LocalPool(1))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import DataError, JobError
-from tasks.graph.state import Saving, State, check_saved, copy_saved, load_changes, saved_files
+from tasks.graph.state import Saving, State, check_saved, copy_saved, list_state_files, load_changes
 from tests.learning import close
 
 STATE = State(
@@ -217,7 +217,7 @@ def test_what_a_refit_changed_lies_beside_the_state(tmp_path: Path) -> None:
     assert close(loaded.changes["1/Categorify/a"], step)
     assert load_changes(tmp_path / "t")["rows"] == {"old": 3, "new": 4}
     assert loaded.save(tmp_path / "u") == digest
-    assert {p.name for p in saved_files(tmp_path / "t")} == {p.name for p in (tmp_path / "t").iterdir()}
+    assert {p.name for p in list_state_files(tmp_path / "t")} == {p.name for p in (tmp_path / "t").iterdir()}
     text = (tmp_path / "t" / "changes.json").read_text()
     (tmp_path / "t" / "changes.json").write_text(text.replace("v0006", "v0007"))
     with pytest.raises(DataError, match=r"(?s)changes\.json is damaged.*its digest differs"):

@@ -14,16 +14,16 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.commands.discard import discarded, restored
+from flows.commands.discard import discard_version, restore_version
 from flows.job.job import make_application, make_job
 from flows.job.refit_job import make_refit
-from flows.job.run_calendar import published
+from flows.job.run_calendar import find_published_outputs
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.contract import make_contract
 from tasks.dataset import Dataset
 from tasks.errors import DataError, HostError, JobError
 from tasks.gate import earlier_outputs as history
-from tasks.job.base_version import learned_on_top_of, newest_good, other_ids_text, set_aside
+from tasks.job.base_version import find_descendants, newest_good, other_ids_text, set_aside
 from tasks.job.request import Request
 from tasks.loading import loader
 from tasks.loading.embedding_growth import grow
@@ -153,19 +153,19 @@ def test_a_discarded_version_is_no_base_and_its_day_counts_as_missing(tmp_path: 
     for number, version in enumerate(("v0001", "v0002")):
         data = manifest(out, version) | {"dated": {"date": f"2026-11-2{number}"}}
         (out / version / "_manifest.json").write_text(json.dumps(data))
-    assert [str(day) for day in published(str(out), tmp_path)] == ["2026-11-20", "2026-11-21"]
+    assert [str(day) for day in find_published_outputs(str(out), tmp_path)] == ["2026-11-20", "2026-11-21"]
 
-    lines = discarded(out / "v0002", "half of the day was missing")
+    lines = discard_version(out / "v0002", "half of the day was missing")
 
     assert lines[0].startswith("discarded ")
-    assert [str(day) for day in published(str(out), tmp_path)] == ["2026-11-20"]
+    assert [str(day) for day in find_published_outputs(str(out), tmp_path)] == ["2026-11-20"]
     assert (is_discarded(out / "v0002"), read_mark(out / "v0002").why) == (True, "half of the day was missing")
-    assert "was discarded before, by" in discarded(out / "v0002")[0]
+    assert "was discarded before, by" in discard_version(out / "v0002")[0]
 
 
 def test_after_a_discarded_version_its_rows_may_be_named_again(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
-    assert discarded(out / "v0002") == [f"discarded {out / 'v0002'}", "_latest is v0001 now"]
+    assert discard_version(out / "v0002") == [f"discarded {out / 'v0002'}", "_latest is v0001 now"]
     assert ((out / "_latest").read_text(), name_of(out)) == ("v0001\n", "v0001")
     assert list(own_files.strangers(out)) == []
 
@@ -180,12 +180,12 @@ def test_after_a_discarded_version_its_rows_may_be_named_again(tmp_path: Path) -
 def test_a_version_is_discarded_with_those_that_were_learned_on_top_of_it(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
     with pytest.raises(JobError, match=r"(?s)v0002, v0003 were learned on top of v0001.*--and-later"):
-        discarded(out / "v0001")
+        discard_version(out / "v0001")
     with pytest.raises(JobError, match="v0003 was learned on top of v0002"):
-        discarded(out / "v0002")
+        discard_version(out / "v0002")
     assert not any(is_discarded(out / version) for version in ("v0001", "v0002", "v0003"))
 
-    lines = discarded(out / "v0002", "half of the day", "ada", and_later=True)
+    lines = discard_version(out / "v0002", "half of the day", "ada", and_later=True)
 
     assert lines == [f"discarded {out / 'v0003'}", f"discarded {out / 'v0002'}", "_latest is v0001 now"]
     assert [read_mark(out / version).who for version in ("v0002", "v0003")] == ["ada", "ada"]
@@ -193,7 +193,10 @@ def test_a_version_is_discarded_with_those_that_were_learned_on_top_of_it(tmp_pa
     night(tmp_path, 2)
     assert (manifest(out, "v0004")["base"]["version"], manifest(out, "v0005")["base"]["version"]) == ("v0001", "v0004")
     assert rows_of(out / "v0005").equals(rows_of(out / "v0003"))
-    assert discarded(out / "v0001", and_later=True)[:2] == [f"discarded {out / 'v0005'}", f"discarded {out / 'v0004'}"]
+    assert discard_version(out / "v0001", and_later=True)[:2] == [
+        f"discarded {out / 'v0005'}",
+        f"discarded {out / 'v0004'}",
+    ]
 
 
 def test_a_version_that_something_else_was_learned_on_top_of_is_discarded_alone(tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ def test_a_version_that_something_else_was_learned_on_top_of_is_discarded_alone(
     run_stages(make_job(job(tmp_path, 1)).request("pandas"))  # without a base: all ids anew
     night(tmp_path, 2)
     assert manifest(out, "v0003")["base"]["version"] == "v0002"
-    assert discarded(out / "v0001") == [f"discarded {out / 'v0001'}"]
+    assert discard_version(out / "v0001") == [f"discarded {out / 'v0001'}"]
     assert name_of(out) == "v0003"
 
 
@@ -209,15 +212,15 @@ def test_a_version_on_top_of_a_damaged_one_is_known_by_its_name(tmp_path: Path) 
     out = nights(tmp_path, 3)
     (out / "v0002/_workflow/workflow.json").write_text("{")
     with pytest.raises(JobError, match="v0003 was learned on top of v0002"):
-        discarded(out / "v0002")
+        discard_version(out / "v0002")
 
 
 def test_a_model_does_not_grow_by_what_was_taken_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     out = nights(tmp_path, 2)
     weight = np.zeros((5, 4))
     assert len(grow(weight, out)) == 6
-    discarded(out / "v0002")
-    discarded(out / "v0001")
+    discard_version(out / "v0002")
+    discard_version(out / "v0001")
     assert not caplog.records
     with pytest.raises(DataError, match="no good version is left in this output"):
         grow(weight, out)
@@ -229,9 +232,11 @@ def test_a_damaged_mark_is_a_mark(tmp_path: Path) -> None:
     out = nights(tmp_path, 3)
     mark(out / "v0003")
     (out / "v0003/_discarded.json").write_text("{")
-    lines = discarded(out / "v0002", and_later=True)
+    lines = discard_version(out / "v0002", and_later=True)
     assert lines == [f"discarded {out / 'v0002'}", "_latest is v0001 now"]
-    assert discarded(out / "v0003")[0] == (f"{out / 'v0003'} was discarded before, by somebody (its mark is damaged)")
+    assert discard_version(out / "v0003")[0] == (
+        f"{out / 'v0003'} was discarded before, by somebody (its mark is damaged)"
+    )
 
 
 def test_a_base_whose_own_base_was_taken_back_is_said(tmp_path: Path) -> None:
@@ -275,7 +280,7 @@ def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_
         return make_application(data).request("pandas")
 
     begun = request(out)
-    discarded(out / "v0002", who="ada")
+    discard_version(out / "v0002", who="ada")
     with pytest.raises(JobError, match=r"(?s)the fitted workflow of this run was discarded: v0002.*by ada at 20"):
         run_stages(begun)
     assert not (tmp_path / "applied").exists()
@@ -287,7 +292,7 @@ def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_
 
 def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
     out = nights(tmp_path, 1)
-    assert "no good version is left" in discarded(out / "v0001")[1]
+    assert "no good version is left" in discard_version(out / "v0001")[1]
     assert newest_good(out).version is None
     assert newest_good(out).discarded == ("v0001",)
     sentence = newest_good(out).all_discarded(out)
@@ -298,18 +303,18 @@ def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
 def test_only_a_version_is_discarded(tmp_path: Path, what: str) -> None:
     out = nights(tmp_path, 1)
     with pytest.raises(JobError, match=r"(not a version of an output|not discarded as a whole)"):
-        discarded(out / what)
+        discard_version(out / what)
 
 
 def test_versions_that_are_there_are_named(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
-    discarded(out / "v0002")
+    discard_version(out / "v0002")
     with pytest.raises(JobError, match=r"no night of it waits(.|\n)*name the version to take back: v0001$"):
-        discarded(out)
+        discard_version(out)
     with pytest.raises(JobError, match=r"there are: v0001$"):
-        discarded(out / "v0009")
+        discard_version(out / "v0009")
     with pytest.raises(JobError, match=r"these are discarded: v0002$"):
-        restored(out / "v0001")
+        restore_version(out / "v0001")
 
 
 @pytest.mark.promise("The base is the newest *good* version: published, whole by `verify`, and not discarded")
@@ -359,7 +364,7 @@ def test_another_base_is_another_state(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     made = make_job(job(tmp_path, 2, base=str(out)))
     second = newest_good(out).version
-    discarded(out / "v0002")
+    discard_version(out / "v0002")
     requests = [made.request("pandas", version) for version in (None, newest_good(out).version, second)]
     assert len({request.state_fingerprint("plan") for request in requests}) == 3
     assert len({request.plan_fingerprint for request in requests}) == 3
@@ -495,8 +500,8 @@ def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
     with pytest.raises(JobError, match=r"(?s)v0002 has other ids than v0004.*versions='v0003\.\.v0004'"):
         ks(out, "v0002..v0004")
 
-    discarded(out / "v0004")
-    discarded(out / "v0003")
+    discard_version(out / "v0004")
+    discard_version(out / "v0003")
     night(tmp_path, 2)  # v0005, on top of v0002
     assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
 
@@ -549,16 +554,16 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
     assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0002\n", True)
     assert ks(out, "all") == [3, 3, 4, 5, 4]
     damaged.write_bytes(whole)
-    assert restored(out / "v0003") == [f"{out / 'v0003'} is back", "_latest is v0003 now"]
+    assert restore_version(out / "v0003") == [f"{out / 'v0003'} is back", "_latest is v0003 now"]
     assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
     with pytest.raises(JobError, match="this is not a discarded version"):
-        restored(out / "v0003")
+        restore_version(out / "v0003")
 
     mark(out / "v0003")
     written(pa.table({"k": ["e"], "x": [0.0]}), tmp_path / "e.parquet")
     night(tmp_path, 1, source={"path": str(tmp_path / "e.parquet")})
     text = "v0004 was learned without it: readers of several versions leave it out"
-    assert restored(out / "v0003") == [f"{out / 'v0003'} is back", text]
+    assert restore_version(out / "v0003") == [f"{out / 'v0003'} is back", text]
     assert ks(out, "all") == [3, 3, 4, 5, 4, 6]
     assert rows_of(out / "v0004")["k"].to_pylist() == [6]  # another value than in v0003
 
@@ -606,9 +611,9 @@ def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
     assert name_of(out) == "v0003"  # not the copy, which has a higher number
     told = f"{out / 'v0007'} is a copy of v0002, or a link to it: it does not count as a version"
     assert [record.getMessage() for record in caplog.records].count(told) == 1
-    assert [path.name for path in learned_on_top_of(out / "v0001")] == ["v0002", "v0003"]
+    assert [path.name for path in find_descendants(out / "v0001")] == ["v0002", "v0003"]
     assert [path.name for path in history.versions_of(out)] == ["v0003", "v0002", "v0001"]
-    with Staging(out).locked():
+    with Staging(out).hold_lock():
         assert drop_versions(Staging(out), 1) == [out / "v0002"]
     assert (tmp_path / "disk/v0001/_manifest.json").exists()
 
@@ -642,7 +647,7 @@ def test_a_latest_of_odd_bytes_is_damaged_and_the_next_night_writes_it_again(tmp
     assert Staging(out).point_to(out / "v0002")
     assert (out / "_latest").read_text() == "v0002\n"
     (out / "_latest").write_bytes(b"\xff")
-    with Staging(out).locked():
+    with Staging(out).hold_lock():
         assert drop_versions(Staging(out), 1) == [out / "v0001"]
     night(tmp_path, 2)
     assert (out / "_latest").read_text() == "v0003\n"

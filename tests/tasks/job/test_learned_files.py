@@ -8,7 +8,7 @@ import pytest
 
 from tasks.errors import DataError
 from tasks.graph.refit_history import check_history, files_table, read_files, save_history, with_batch
-from tasks.job.learned_files import PART, check_new, learned_before, sampled_digest
+from tasks.job.learned_files import PART, check_new, digest_file_samples, find_learned_files
 from tasks.storage.source_changes import file_of
 from tests.tasks.job.test_base_version import job, night, nights
 
@@ -17,7 +17,7 @@ KNOWN = files_table([("/in/a", 10, "aa")], 0).cast(files_table([], 0).schema)
 
 
 def digest(path: Path) -> str:
-    return sampled_digest(file_of(str(path)))
+    return digest_file_samples(file_of(str(path)))
 
 
 def test_a_digest_is_of_the_size_and_of_three_places(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_file_from_a_storage_has_the_same_digest(tmp_path: Path) -> None:
     from tasks.storage.files import expand
 
     (file,) = expand("memory://bucket/a")
-    assert sampled_digest(file, {}) == digest(tmp_path / "a")
+    assert digest_file_samples(file, {}) == digest(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_file_from_a_storage_has_the_same_digest(tmp_path: Path) -> None:
 def test_a_file_is_known_by_its_content_or_its_path(
     file: tuple[str, int, str], expected: list[tuple[str, str, int]]
 ) -> None:
-    assert learned_before([file], KNOWN) == expected
+    assert find_learned_files([file], KNOWN) == expected
 
 
 def test_the_night_of_a_known_file_is_named() -> None:

@@ -43,7 +43,7 @@ def request_of(tmp_path: Path, engine: str) -> Callable[..., Request]:
 
 
 def published(request: Request) -> str:
-    with request.staging.locked():
+    with request.staging.hold_lock():
         return ingest.ingest(request, LocalPool(1)).published
 
 

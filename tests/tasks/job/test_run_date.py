@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.errors import JobError
-from tasks.job.run_date import fixed_folder, is_pattern, names_hour, parse_run_date, resolved, run_date_at
+from tasks.job.run_date import find_fixed_folder, is_pattern, names_hour, parse_run_date, resolve_patterns, run_date_at
 
 NOVEMBER = run_date_at(datetime(2026, 11, 23, 1, 0, tzinfo=UTC), "UTC", "scheduled")
 
@@ -32,7 +32,7 @@ NOVEMBER = run_date_at(datetime(2026, 11, 23, 1, 0, tzinfo=UTC), "UTC", "schedul
     ],
 )
 def test_what_a_pattern_becomes(text: str, became: str) -> None:
-    assert resolved(text, NOVEMBER) == became
+    assert resolve_patterns(text, NOVEMBER) == became
 
 
 @pytest.mark.promise("Anything else in braces is an error that lists the patterns")
@@ -58,14 +58,14 @@ def test_what_a_pattern_becomes(text: str, became: str) -> None:
 )
 def test_a_pattern_that_says_nothing_is_an_error(text: str, message: str) -> None:
     with pytest.raises(JobError) as caught:
-        resolved(text, NOVEMBER, "source.path")
+        resolve_patterns(text, NOVEMBER, "source.path")
     assert message in str(caught.value)
 
 
 def test_the_day_is_that_of_the_time_zone() -> None:
     instant = datetime(2026, 11, 22, 23, 30, tzinfo=UTC)
     zones = ("UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati")
-    days = {zone: resolved("{date} {hour}", run_date_at(instant, zone, "scheduled")) for zone in zones}
+    days = {zone: resolve_patterns("{date} {hour}", run_date_at(instant, zone, "scheduled")) for zone in zones}
     assert days == {
         "UTC": "2026-11-22 23",
         "Europe/Berlin": "2026-11-23 00",
@@ -89,14 +89,14 @@ def test_each_night_has_its_own_day_over_a_change_of_the_clocks(zone: str, seaso
     nights = [run_date_at(datetime.fromisoformat(text), zone, "scheduled") for text in NIGHTS[zone, season]]
     first = nights[0].day
     assert [night.day for night in nights] == [first, first + timedelta(days=1), first + timedelta(days=2)]
-    assert [resolved("{date-1}", night) for night in nights] == [
+    assert [resolve_patterns("{date-1}", night) for night in nights] == [
         (first + timedelta(days=shift)).isoformat() for shift in (-1, 0, 1)
     ]
 
 
 def hours_before(zone: str, instant: datetime, count: int) -> list[str]:
     run_date = run_date_at(instant, zone, "scheduled")
-    return [resolved(f"{{hour-{shift}:%H%z}}", run_date) for shift in range(count)]
+    return [resolve_patterns(f"{{hour-{shift}:%H%z}}", run_date) for shift in range(count)]
 
 
 @pytest.mark.promise("when the clocks change, no hour is skipped or repeated")
@@ -153,7 +153,7 @@ def test_what_is_no_date_is_refused(text: str, zone: str, message: str) -> None:
 
 def test_a_day_alone_has_no_hour() -> None:
     with pytest.raises(JobError, match=r"run\.date has no hour, and \{hour\} needs one"):
-        resolved("{hour}", parse_run_date("2026-11-22", "UTC"))
+        resolve_patterns("{hour}", parse_run_date("2026-11-22", "UTC"))
 
 
 def test_which_texts_hold_a_date() -> None:
@@ -162,7 +162,7 @@ def test_which_texts_hold_a_date() -> None:
     ]  # fmt: skip
     assert names_hour("a/{hour-1:%H}")
     assert not names_hour("{date}")
-    assert [fixed_folder(path) for path in ("in/{date}/a", "in/d{date}", "in/*.csv", "in/a", "/{date}")] == [
+    assert [find_fixed_folder(path) for path in ("in/{date}/a", "in/d{date}", "in/*.csv", "in/a", "/{date}")] == [
         "in", "in", "in", "in", "",
     ]  # fmt: skip
 
@@ -178,7 +178,7 @@ def test_the_text_of_a_date_gives_it_again(instant: datetime, zone: str, shift: 
     again = parse_run_date(run_date.text, zone)
     pattern = f"{{date{shift:+d}}} {{hour{shift:+d}:%F %T %z}}"
 
-    assert resolved(pattern, again) == resolved(pattern, run_date)
-    assert date.fromisoformat(resolved(f"{{date{shift:+d}}}", again)) == run_date.day + timedelta(days=shift)
+    assert resolve_patterns(pattern, again) == resolve_patterns(pattern, run_date)
+    assert date.fromisoformat(resolve_patterns(f"{{date{shift:+d}}}", again)) == run_date.day + timedelta(days=shift)
     # In UTC: Python calls times of two zones unequal, whatever they are, in an hour that comes twice.
     assert run_date.time.astimezone(UTC) == instant.replace(microsecond=0)

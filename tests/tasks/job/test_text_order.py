@@ -17,7 +17,7 @@ from flows.job.job import make_job
 from flows.preview.job_preview import preview
 from tasks import ops
 from tasks.dataset import Dataset
-from tasks.engines.algorithms.text_times import unsorted_times
+from tasks.engines.algorithms.text_times import find_unsorted_times
 from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
@@ -117,12 +117,12 @@ def test_an_expression_of_the_schema_holds_for_later_data_and_names_a_value_that
     ],
 )
 def test_texts_are_refused_where_their_bytes_do_not_sort_as_their_times(texts: list[str], expression: str) -> None:
-    found = unsorted_times(pa.array(texts))
+    found = find_unsorted_times(pa.array(texts))
     assert (found and found.expression) == expression
 
 
 def test_days_and_months_that_cannot_be_told_apart_are_said_to_be_so() -> None:
-    found = unsorted_times(pa.array(["01/02/2024", "02/01/2023"]))
+    found = find_unsorted_times(pa.array(["01/02/2024", "02/01/2023"]))
     assert found
     assert found.format == "%m/%d/%Y"
     assert "'%d/%m/%Y' too" in found.why

@@ -199,7 +199,7 @@ def test_the_sketch_of_a_partition_has_one_order(name: str) -> None:
     draw = random.Random(name)
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     several = [counts.take(pa.array(permuted(len(counts), draw))) for _ in range(3)]
-    assert len({Seen(columns={"x": cpu.sketch_counts(table, False)}).packed() for table in several}) == 1
+    assert len({Seen(columns={"x": cpu.sketch_counts(table, False)}).to_text() for table in several}) == 1
 
 
 @pytest.mark.parametrize("name", ["s", "i", "f", "t", "b", "c"])
@@ -211,6 +211,6 @@ def test_the_sketch_of_what_a_night_has_counted_has_one_order(
     counts = cpu.count_values([cpu.column(example_table()[name].combine_chunks())], ["v0"])
     for _ in range(4):
         table = counts.take(pa.array(permuted(len(counts), draw)))
-        seen = CountTables(engine).seen({"step": name}, {"step": [table]}, {"step": {}}, {})
-        sketches.add(Seen(columns=seen.columns).packed())
+        seen = CountTables(engine).sketch_columns({"step": name}, {"step": [table]}, {"step": {}}, {})
+        sketches.add(Seen(columns=seen.columns).to_text())
     assert len(sketches) == 1

@@ -240,7 +240,9 @@ def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> Non
     (partial,) = whole.partials.values()
     chain = large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], 0, 2)
     assert 300_000 < sizeof(chain) < 340_000
-    pieces = large_tables._cut(large_tables._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)])
+    pieces = large_tables._slice_chain(
+        large_tables._arrange(chain), [(-1, (True, v << 20)) for v in (10_000, 20_000, 30_000)]
+    )
     assert sizeof(pieces) == pytest.approx(sizeof(chain), rel=0.05)  # slices of one table: each by what it shows
 
 
@@ -397,5 +399,5 @@ def test_tables_are_brought_together_on_one_of_two_gpus_that_has_room(
     rows: list[int], memory: int, together: bool
 ) -> None:
     pool: Any = SimpleNamespace(workers=("a", "b"), device_memory=2 * memory)
-    assert large_tables._brought_together(pool, [large_table_types.RowCount(n, "cudf") for n in rows]) == together
-    assert not large_tables._brought_together(pool, [large_table_types.RowCount(n, "pandas") for n in rows])
+    assert large_tables._is_arranged_here(pool, [large_table_types.RowCount(n, "cudf") for n in rows]) == together
+    assert not large_tables._is_arranged_here(pool, [large_table_types.RowCount(n, "pandas") for n in rows])

@@ -16,7 +16,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.node import Node, as_node
 from tasks.learning import observe
 from tasks.learning.growth import Base
-from tasks.learning.refit_modes import behind, changed_tables, mode_lines, mode_rows, modes
+from tasks.learning.refit_modes import behind, describe_changed_tables, mode_lines, mode_rows, modes
 
 TABLE = pa.table({"a": ["x"], "b": ["y"], "x": [1.0], "y": [2.0], "n": [1], "l": [[1, 2]]})
 
@@ -158,9 +158,9 @@ def test_a_side_table_that_changed_is_named_with_the_steps_behind_it(tmp_path: P
     before = observe.from_parameters(graph, Base.empty(graph))[0]
     assert [m.mode for m in modes(graph, {}).values()] == ["merged", "merged"]
     assert modes(graph, {})[joined_key].why == "read again"
-    assert changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0]) == {}
+    assert describe_changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0]) == {}
     pq.write_table(pa.table({"n": [1, 2], "price": [1.0, 3.0]}), file)
-    changed = changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0])
+    changed = describe_changed_tables(graph, before, observe.from_parameters(graph, Base.empty(graph))[0])
     assert list(changed) == [joined_key]
     assert f"{file} of JoinExternal of 'n' differs from what the base read" in changed[joined_key]
     assert "behind it Normalize of 'price'" in changed[joined_key]

@@ -21,7 +21,7 @@ from tasks import engines, ops
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.schema import Tags
-from tasks.engines.convert.python_values import listed
+from tasks.engines.convert.python_values import to_python_list
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound, Step
 from tasks.graph.node import Node, as_node
@@ -30,7 +30,7 @@ from tasks.graph.state import State
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Operator, RefitDate
-from tasks.workflow import transformed
+from tasks.workflow import transform_partition
 from tests.examples import nightly
 from tests.learning import close, cut, learned_on
 from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables
@@ -104,7 +104,7 @@ def applied(nodes: Any, table: pa.Table, state: State, rows: int = 0, engine: st
     source, final = cut(table, 1 << 20), as_node(nodes)
     work = Work(source, final, source.plan.schema, engine, state, None, True, first_row=rows)
     (partition,) = source.plan.partitions
-    return pa.table({name: work.kernels.host(column) for name, column in transformed(work, partition).items()})
+    return pa.table({name: work.kernels.host(column) for name, column in transform_partition(work, partition).items()})
 
 
 def steps(nodes: Any, table: pa.Table) -> dict[str, Step]:
@@ -123,7 +123,7 @@ def counts_of(fitted: Mapping[str, Any], beside: Mapping[str, Any]) -> Counter[A
     counts: Counter[Any] = Counter()
     for table in (fitted["values"], beside.get("rest")):
         if table is not None:
-            keys = [listed(table[name]) for name in table.column_names if name.startswith("v")]
+            keys = [to_python_list(table[name]) for name in table.column_names if name.startswith("v")]
             counts.update(dict(zip(map(repr, zip(*keys, strict=True)), table["count"].to_pylist(), strict=True)))
     return counts
 
@@ -131,7 +131,9 @@ def counts_of(fitted: Mapping[str, Any], beside: Mapping[str, Any]) -> Counter[A
 def vocabulary(fitted: Mapping[str, Any]) -> list[str]:
     """The values in the order of their ids."""
     table = fitted["values"].slice(0, fitted["size"])
-    return list(map(repr, zip(*(listed(table[n]) for n in table.column_names if n.startswith("v")), strict=True)))
+    return list(
+        map(repr, zip(*(to_python_list(table[n]) for n in table.column_names if n.startswith("v")), strict=True))
+    )
 
 
 def agrees(key: str, mode: str, relative: float, old: State, new: State, whole: State) -> None:

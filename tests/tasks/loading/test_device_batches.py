@@ -334,7 +334,7 @@ def test_a_device_whose_memory_is_too_small_is_named_and_the_batch_is_read_again
         found.extend(map(bits, batches))
     decoding.fails = None
     with monkeypatch.context() as patch:
-        patch.setattr(loading, "joined", lambda *_: (_ for _ in ()).throw(MemoryError("out_of_memory")))
+        patch.setattr(loading, "assemble_batch", lambda *_: (_ for _ in ()).throw(MemoryError("out_of_memory")))
         with pytest.raises(HostError, match="memory of cpu is too small for a batch\n"):
             next(batches)
     assert found + [bits(batch) for batch in batches] == whole

@@ -48,7 +48,7 @@ def test_an_epoch_that_began_before_a_replace_has_the_old_rows_alone(tmp_path: P
         assert {int(x) for x in (batch["x"] if device else batch["x"].to_pylist())} == {1}
         seen += batch["n"].tolist() if device else batch["n"].to_pylist()
     assert sorted(seen) == list(range(ROWS))
-    other = source.changed(columns=("x",))  # as Rows does for its GPU
+    other = source.with_settings(columns=("x",))  # as Rows does for its GPU
     assert {x for batch in other.batches(1) for x in (batch["x"].tolist() if device else batch["x"].to_pylist())} == {1}
     assert set(loader(tmp_path / "out").batches().__next__()["x"].to_pylist()) == {2}
 

@@ -12,7 +12,7 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.commands.discard import discarded
+from flows.commands.discard import discard_version
 from flows.job.job import make_application, make_job
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
@@ -77,10 +77,10 @@ def test_an_output_whose_good_versions_are_all_taken_back_is_refused(
     tmp_path: Path, read: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     out = nights(tmp_path, 2)
-    discarded(out / "v0002")
+    discard_version(out / "v0002")
     read(out)
     assert not caplog.records
-    discarded(out / "v0001")
+    discard_version(out / "v0001")
     with pytest.raises(DataError, match="no good version is left in this output"):
         read(out)
     shown = CliRunner().invoke(app, ["inspect", str(out)])
@@ -123,8 +123,8 @@ def test_the_fitted_workflow_of_a_discarded_version_is_loaded_with_a_warning(
 
 def test_commands_that_look_at_a_discarded_output_say_so(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
-    discarded(out / "v0002", who="ada")
-    discarded(out / "v0001", who="ada")
+    discard_version(out / "v0002", who="ada")
+    discard_version(out / "v0001", who="ada")
     for words in (["verify", out], ["contract", out / "v0001"], ["diff", out / "v0001", "v0002"]):
         shown = CliRunner().invoke(app, [*map(str, words)])
         assert (shown.exit_code, "was discarded by ada at 20" in shown.output) == (0, True), shown.output

@@ -22,7 +22,7 @@ import pytest
 from tasks import engines, ops
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import to_cudf
-from tasks.engines.convert.python_values import listed
+from tasks.engines.convert.python_values import to_python_list
 from tasks.graph.binding import Bound, Step
 from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.node import Node, as_node
@@ -417,7 +417,7 @@ def test_merge_has_a_neutral_element_and_commutes(example: Example, name: str, e
     bound, kernels = Bound(node, source.plan.schema), engines.engine(engine)
     work = Work(source, node, source.plan.schema, engine, training=True, depth=1)
     for step in bound.learned:
-        evaluation = work.opened(source.plan.partitions[0], list(step.fit_inputs.values()))
+        evaluation = work.open_partition(source.plan.partitions[0], list(step.fit_inputs.values()))
         context = Context(kernels, kernels.row_numbers(0, ROWS), True)
         is_a_monoid(step, evaluation.inputs(step, fitting=True), context)
 
@@ -462,7 +462,9 @@ def test_no_column_depends_on_another_than_its_lineage_names(example: Example, n
         _, after = fitted_and_applied(table.set_column(table.column_names.index(column), column, values))
         for output, origins in lineage.outputs().items():
             if column not in {one.column for one in (*origins, *lineage.of_rows())}:
-                assert close(listed(after[output]), listed(before[output])), f"{output} depends on {column}"
+                assert close(to_python_list(after[output]), to_python_list(before[output])), (
+                    f"{output} depends on {column}"
+                )
 
 
 @pytest.mark.parametrize(("example", "name"), CASES)
@@ -527,7 +529,7 @@ def unusual_tables() -> dict[str, pa.Table]:
 
 def alike(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
     """Whether the engines made the same of a column: of floats up to rounding, relative to the values."""
-    return a.type == b.type and close(listed(a), listed(b), 1e-9)
+    return a.type == b.type and close(to_python_list(a), to_python_list(b), 1e-9)
 
 
 UNUSUAL = ("one row", "one row, half of it null", "constant", "all null", "one null row", "sliced")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tasks import engines, ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms import exact_sums
-from tasks.engines.algorithms.moments import deviation, joined
+from tasks.engines.algorithms.moments import deviation, merge_moments
 from tasks.workflow import Workflow
 from tests.examples import examples
 from tests.frames import to_list
@@ -42,7 +42,7 @@ def test_sums_are_exact_and_means_lie_among_their_values(values: list[float], gr
     kernels = engines.engine("pandas")
     sums, rests = kernels.exact_sums_by(codes, groups, data, len(values))
     counts = np.bincount(codes, minlength=groups)
-    means = exact_sums.divided(sums, rests, np.maximum(counts, 1), np)
+    means = exact_sums.divide_pair(sums, rests, np.maximum(counts, 1), np)
     for group in set(codes.tolist()):
         mine = data[codes == group].tolist()
         scale = sum((abs(Fraction(v)) for v in mine), Fraction())
@@ -142,7 +142,7 @@ def test_moments_joined_are_those_of_all_values(values: list[float], data: Any) 
     kernels = engines.engine("pandas")
     whole = kernels.from_numbers(np.array(values))
     parts = kernels.moments(whole, [0, cut, len(values)])
-    found = joined(*parts)
+    found = merge_moments(*parts)
     true = variance(values)
     size = max(abs(Fraction(v)) for v in values) ** 2
     assert min(values) <= found[1] <= max(values)

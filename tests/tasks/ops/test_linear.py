@@ -19,7 +19,7 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms.factors import Factor, merge, principal_axes
 from tasks.errors import DataError, JobError
 from tasks.graph.binding import Bound
-from tasks.graph.learned_text import learned_tables
+from tasks.graph.learned_text import collect_report_tables
 from tasks.ops.base import Context
 from tasks.report.artifact import markdown_numbers, stage_markdown
 from tasks.workflow import Workflow
@@ -211,7 +211,7 @@ class TestTheTree:
     def test_merge_is_associative_and_commutative_with_a_neutral_element(self):
         def parts(start, stop):
             columns = engines.engine("pandas").from_arrow(self.TABLE.slice(start, stop - start))
-            return engines.engine("pandas").centred_factor(list(columns.values()))
+            return engines.engine("pandas").factorize_columns(list(columns.values()))
 
         a, b, c, nothing = parts(0, 10), parts(10, 400), parts(400, 997), parts(5, 5)
         assert nothing.n == 0
@@ -224,7 +224,7 @@ class TestTheTree:
 
     def test_the_factor_is_upper_triangular_with_a_diagonal_that_is_not_negative(self, engine):
         columns = engines.engine(engine).from_arrow(self.TABLE)
-        r = engines.engine(engine).centred_factor(list(columns.values())).r
+        r = engines.engine(engine).factorize_columns(list(columns.values())).r
         assert (np.tril(r, -1) == 0).all()
         assert (np.diag(r) > 0).all()
 
@@ -271,7 +271,7 @@ class TestTheTree:
         try:
             for accelerators in ([], ["cub"]):
                 _accelerator.set_routine_accelerators(accelerators)
-                factors.append(kernels.centred_factor(columns))
+                factors.append(kernels.factorize_columns(columns))
         finally:
             _accelerator.set_routine_accelerators(before)
         assert factors[0].mean.tobytes() == factors[1].mean.tobytes()
@@ -290,7 +290,7 @@ class TestTheTree:
 
 def frame_factor(matrix):
     kernels = engines.engine("pandas")
-    return kernels.centred_factor([kernels.from_numbers(np.ascontiguousarray(c)) for c in matrix.T])
+    return kernels.factorize_columns([kernels.from_numbers(np.ascontiguousarray(c)) for c in matrix.T])
 
 
 def pairs_of(names, target, table, engine):
@@ -468,7 +468,7 @@ class TestReport:
         nodes = (names[:2] >> ops.PCA(2)) + (names >> ops.PairwiseRegression("x8"))
         workflow = Workflow(nodes).fit(Dataset(table, engine=engine))
         workflow.transform(table)
-        tables = learned_tables(workflow._bound.learned, workflow.state.values)
+        tables = collect_report_tables(workflow._bound.learned, workflow.state.values)
         assert {title: len(rows) for title, rows in tables.items()} == {
             "PCA of x0, x1": 2,
             "PairwiseRegression of x0 .. x7 (8 columns)": 20,

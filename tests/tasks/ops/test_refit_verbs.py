@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tasks import engines, ops
-from tasks.core.strict_json import marked, unmarked
+from tasks.core.strict_json import from_marked_json, to_marked_json
 from tasks.errors import DataError, JobError
 from tasks.graph.state import State
 from tasks.ops.base import RENAMED_VERBS, Context, Learned, Operator, Unit
@@ -24,7 +24,7 @@ def observed(op: Learned, table: pa.Table, unit: Unit, engine: str = "pandas") -
 
 def saved(op: Learned, partial: Any, unit: Unit, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """(fitted values, what is saved beside them), read from files."""
-    fitted, beside = op.parted(partial, op.finalize_unit(partial, unit))
+    fitted, beside = op.split_learned(partial, op.finalize_unit(partial, unit))
     State({"0/Op/x": fitted}, {"0/Op/x": beside}).save(folder)
     loaded = State.load(folder)
     return loaded.values["0/Op/x"], loaded.partials["0/Op/x"]
@@ -127,8 +127,8 @@ class Pair(NamedTuple):
     "value", [(1, (2.5, "x")), {1: "a", (2, 3): [4]}, {"tuple": [1]}, {"items": 1}, [], (), {}, None]
 )
 def test_a_plain_partial_is_read_as_it_was(value: Any, tmp_path: Path) -> None:
-    State({}, {"0/Op/x": {"partial": marked(value)}}).save(tmp_path)
-    again = unmarked(State.load(tmp_path).partials["0/Op/x"]["partial"])
+    State({}, {"0/Op/x": {"partial": to_marked_json(value)}}).save(tmp_path)
+    again = from_marked_json(State.load(tmp_path).partials["0/Op/x"]["partial"])
     assert again == value
     assert type(again) is type(value)
 

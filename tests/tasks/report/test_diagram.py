@@ -41,10 +41,10 @@ def test_boxes_are_columns_steps_and_outputs() -> None:
 
 def test_what_is_only_learned_from_is_dotted() -> None:
     graph = (["a"] >> ops.TargetEncoding(target="t")) + (["t"] >> ops.Clip(min_value=0.0))
-    picture = diagram.drawn(bound(graph, "a t"))
+    picture = diagram.draw_workflow(bound(graph, "a t"))
     assert picture.count("stroke-dasharray") == 0  # the target is a column of the source: it is read for both
     made = (["a"] >> ops.TargetEncoding(target="t_copy")) + (["t"] >> ops.Rename(postfix="_copy"))
-    assert diagram.drawn(bound(made, "a t")).count("stroke-dasharray") == 1
+    assert diagram.draw_workflow(bound(made, "a t")).count("stroke-dasharray") == 1
 
 
 def test_a_line_over_several_columns_passes_between_the_boxes() -> None:
@@ -61,7 +61,7 @@ def test_of_many_boxes_the_first_are_drawn_and_the_others_counted() -> None:
     graph = ["c0"] >> ops.Clip(max_value=0)
     for i in range(1, 40):
         graph = graph + ([f"c{i}"] >> ops.Clip(max_value=i))
-    picture = diagram.drawn(bound(graph, " ".join(f"c{i}" for i in range(40))))
+    picture = diagram.draw_workflow(bound(graph, " ".join(f"c{i}" for i in range(40))))
     assert texts(picture)[-1] == "not drawn: 24 groups of columns, 24 operators, 24 outputs"
     assert len(picture) < 20_000
 

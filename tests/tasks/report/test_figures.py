@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from tasks.graph.refit_history import learned_rows
+from tasks.graph.refit_history import count_learned_rows
 from tasks.graph.saved_workflow import read_fitted
 from tasks.manifest import Manifest
 from tests.stages import run_stages
@@ -87,4 +87,4 @@ def test_each_figure_is_what_pandas_counts(name: str, tmp_path: Path) -> None:
             assert sum(stage["seconds"] for stage in out.data["stages"].values()) <= out.seconds + 0.01
         assert sum(written.values()) == len(left)
         workflow = next((tmp_path / str(number) / "out").rglob("_workflow"))
-        assert learned_rows(read_fitted(workflow)["history"]) == written[job.source.splits[0]]
+        assert count_learned_rows(read_fitted(workflow)["history"]) == written[job.source.splits[0]]

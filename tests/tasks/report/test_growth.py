@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.commands.inspect import show_folder
-from tasks.report.growth_section import MOST_NIGHTS, growth
+from tasks.report.growth_section import MOST_BATCHES, growth
 from tasks.report.html import reports_of
 from tests.stages import run_stages
 from tests.tasks.report.test_page import Page, make
@@ -73,7 +73,7 @@ def test_a_first_fit_has_no_growth(out):
 
 def test_a_chain_that_bites_its_tail_ends(out):
     note(out / "v0002", "v0005", 100, 110)
-    assert growth(out / "v0005", out / "v0005")["rows"][0]["nights"] == MOST_NIGHTS
+    assert growth(out / "v0005", out / "v0005")["rows"][0]["nights"] == MOST_BATCHES
 
 
 def test_the_page(tmp_path):

@@ -62,12 +62,12 @@ def test_a_worker_that_was_seen_once_has_no_rate() -> None:
 
 @pytest.mark.promise("The report shows the bytes of each way")
 def test_bytes_between_workers_are_told_by_transport() -> None:
-    assert usage.moved(workers()) == {"tcp": 16_000.0}
-    assert usage.moved(workers(1)) == {}
+    assert usage.sum_sent_bytes(workers()) == {"tcp": 16_000.0}
+    assert usage.sum_sent_bytes(workers(1)) == {}
     found = workers()
     first = found[min(found)]
     first["samples"][-1] = first["samples"][-1]._replace(lent=5_000, lent_on_host=1_000)
-    assert usage.moved(found) == {"cuda ipc": 5_000.0, "host memory": 1_000.0, "tcp": 10_000.0}
+    assert usage.sum_sent_bytes(found) == {"cuda ipc": 5_000.0, "host memory": 1_000.0, "tcp": 10_000.0}
     rows = series.worker_rows(found, 1.0)
     assert [row["sent"] for row in rows] == ["5.0 kB (cuda ipc), 1.0 kB (host memory), 2.0 kB (tcp)", "8.0 kB (tcp)"]
 

@@ -25,7 +25,7 @@ from tasks.errors import GiveUpError
 from tasks.manifest import Manifest
 from tasks.shuffle import choice, disk_exchange, writing
 from tasks.shuffle.choice import choose
-from tasks.shuffle.host_pieces import OnHost, joined_on_host, to_host
+from tasks.shuffle.host_pieces import OnHost, join_on_host, to_host
 from tasks.shuffle.pieces import PartitionPieces
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tests.stages import run_stages
@@ -88,7 +88,7 @@ def test_pieces_with_strings_of_more_than_two_gigabytes_join_others() -> None:
         table = pa.table({"s": pa.array(["a", None, "é"], kind)})
         return OnHost((Pieces(table, np.arange(first, first + 3, dtype=np.uint32), np.array([0, 3])),), "pandas")
 
-    (found,) = joined_on_host([held(pa.string(), 0), held(pa.large_string(), 3), held(pa.string(), 6)])
+    (found,) = join_on_host([held(pa.string(), 0), held(pa.large_string(), 3), held(pa.string(), 6)])
     (whole,) = found.parts
     assert whole.table["s"].to_pylist() == ["a", None, "é"] * 3
     assert whole.table.schema.types == [pa.large_string()]
@@ -102,14 +102,14 @@ def test_pieces_in_host_memory_are_copied_once_for_each_worker(engine: str) -> N
     cut = kernels.cut(columns, kernels.xp.arange(1000)[::-1], np.arange(0, 1001, 100))
     held = to_host(cut, engine, (0, 3, 3, 10))
     assert held.counts.tolist() == [100] * 10
-    first, last = held.ranges(0, 3).packed(), held.ranges(3, 10).packed()
+    first, last = held.ranges(0, 3).pack_rows(), held.ranges(3, 10).pack_rows()
     if engine == "cudf":
         assert (first.parts, last.parts) == ((held.parts[0],), (held.parts[2],))  # as they were copied
-    across = held.ranges(2, 4).packed()
+    across = held.ranges(2, 4).pack_rows()
     assert across.counts.tolist() == [100, 100]
     assert held.ranges(4, 4).counts.tolist() == []
     for found, rows in ((first, range(300)), (last, range(300, 1000)), (across, range(200, 400))):
-        (whole,) = joined_on_host([found])[0].parts
+        (whole,) = join_on_host([found])[0].parts
         assert sorted(whole.positions.tolist()) == list(rows)
         values = dict(zip(whole.positions.tolist(), whole.table.to_pylist(), strict=True))
         assert all(values[row] == table.slice(999 - row, 1).to_pylist()[0] for row in rows)
@@ -119,13 +119,13 @@ def test_pieces_in_host_memory_are_copied_once_for_each_worker(engine: str) -> N
 def test_pieces_are_packed_only_out_of_larger_ones(rows: int) -> None:
     table = pa.table({"n": np.arange(rows), "s": np.arange(rows).astype(str)})
     pieces = Pieces(table, np.arange(rows, dtype=np.uint32), np.array([0, rows // 2, rows]))
-    assert pieces.packed() is pieces
+    assert pieces.pack_rows() is pieces
     part = pieces.ranges(1, 2)
-    packed = part.packed()
+    packed = part.pack_rows()
     assert packed.table.equals(part.table)
     assert packed.positions.tolist() == part.positions.tolist()
     assert (packed is part) == (rows == 1)
-    assert packed.packed() is packed
+    assert packed.pack_rows() is packed
 
 
 @pytest.mark.system
@@ -136,7 +136,7 @@ def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
     run_stages(request(source, tmp_path / "one", "pandas", "memory"))
     monkeypatch.setattr(transform, "choose", lambda *_: choice.Choice("memory", "the GPU is small", on_host=True))
     pool, two = DaskPool(two_workers), request(source, tmp_path / "two", "pandas", "memory")
-    with two_workers.as_current(), two.staging.locked():
+    with two_workers.as_current(), two.staging.hold_lock():
         done = [
             ingest.ingest(two, pool),
             statistics.statistics(two, pool),
@@ -149,7 +149,7 @@ def test_two_workers_write_what_one_writes_of_pieces_in_host_memory(
 
 def test_scratch_files_are_found_again_unless_they_are_damaged(source: Path, tmp_path: Path, engine: str) -> None:
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
-    with asked.staging.locked():
+    with asked.staging.hold_lock():
         ingest.ingest(asked, pool)
         statistics.statistics(asked, pool)
         transform.transform(asked, "", pool)
@@ -211,7 +211,7 @@ def test_a_scratch_disk_that_is_too_small_is_refused_with_figures(
 
 def test_the_note_of_a_partition_says_what_it_holds(source: Path, tmp_path: Path, engine: str) -> None:
     asked, pool = request(source, tmp_path / "out", engine, "disk"), LocalPool(2)
-    with asked.staging.locked():
+    with asked.staging.hold_lock():
         ingest.ingest(asked, pool)
         statistics.statistics(asked, pool)
         summary = transform.transform(asked, "", pool)

@@ -336,7 +336,7 @@ def test_a_run_leaves_nothing_but_its_output(engine: str, tmp_path: Path) -> Non
 
 def test_scratch_files_are_used_again_and_made_again_when_gone(engine: str, tmp_path: Path) -> None:
     request, pool = job(tmp_path, engine, ["k"]), LocalPool(2)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         assert ingest.ingest(request, pool).reused is False
         assert ingest.ingest(request, pool).reused is True
         files = sorted((request.staging.folder / "keyed").iterdir())
@@ -354,7 +354,7 @@ def test_a_run_that_fails_leaves_nothing_outside_its_staging_folder(
     engine: str, closings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     request = job(tmp_path, engine, ["k"])
-    with monkeypatch.context() as patched, request.staging.locked():
+    with monkeypatch.context() as patched, request.staging.hold_lock():
         patched.setattr(engines.engine(engine), "assemble_sorted", broken)
         with pytest.raises(DataError, match="the block broke"):
             ingest.ingest(request, LocalPool(2))
@@ -368,13 +368,13 @@ def test_a_job_without_the_keys_is_refused_before_any_row_moves(engine: str, clo
     for names, why in (([], "the source has no keys"), (["x"], r"source.keys is \['x'\]")):
         request = job(tmp_path, engine, names)
         with (
-            request.staging.locked(),
+            request.staging.hold_lock(),
             pytest.raises(JobError, match=f"Groupby needs all rows of k together\n  why: {why}"),
         ):
             ingest.ingest(request, LocalPool(2))
     assert closings.closed == 0
     with_keys, other = job(tmp_path, engine, ["k"]), job(tmp_path, engine, ["k"], ["x"], ops.DifferenceLag("x"))
-    with with_keys.staging.locked():
+    with with_keys.staging.hold_lock():
         ingest.ingest(with_keys, LocalPool(2))
         with pytest.raises(JobError, match="DifferenceLag needs all rows of x together"):
             ingest.ingest(other, LocalPool(2))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks import engines
-from tasks.shuffle.host_pieces import joined_on_host, on_device, to_host
+from tasks.shuffle.host_pieces import join_on_host, on_device, to_host
 
 pytestmark = pytest.mark.gpu
 ROWS = 1000
@@ -66,7 +66,7 @@ def test_pieces_come_back_as_they_went(steps: None, ranges: tuple[int, int]) -> 
 
 def test_several_go_back_as_one(steps: None) -> None:
     parts = [pieces().ranges(i, i + 2) for i in (3, 0, 1)]
-    (joined,) = joined_on_host([to_host(part, "cudf") for part in parts])
+    (joined,) = join_on_host([to_host(part, "cudf") for part in parts])
     assert same(on_device([joined]), parts)
 
 

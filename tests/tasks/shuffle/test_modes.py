@@ -49,7 +49,7 @@ def written(
         "output": {"path": str(out), "files": 5, "seed": 11, "shuffle": mode, **MODES[mode], **more},
         "run": {"min_partition_size": size, "exchange": "memory"},
     }).request(engine)  # fmt: skip
-    with request.staging.locked():
+    with request.staging.hold_lock():
         done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         done += [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]
         commit.commit(request, done)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.core.versions import PERMUTATION_VERSION
-from tasks.shuffle.permutation import MODES, Layout, file_ranks, permute, range_edges
+from tasks.shuffle.permutation import MODES, BlockLayout, file_ranks, permute, range_edges
 
 fixed = settings(
     deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -278,17 +278,19 @@ def test_the_order_of_a_range_is_not_that_of_a_longer_one(xp):
 
 # ---- modes
 
-BLOCKS = Layout(rows=200_000, block_starts=(0, 70_000, 70_003, 140_000, 140_000, 199_999), groups=2)
+BLOCKS = BlockLayout(rows=200_000, block_starts=(0, 70_000, 70_003, 140_000, 140_000, 199_999), groups=2)
 
 
-def spread(mode: str, layout: Layout, seed: int, xp) -> np.ndarray:
+def spread(mode: str, layout: BlockLayout, seed: int, xp) -> np.ndarray:
     return host(MODES[mode](xp.arange(layout.rows), layout, seed, xp)).astype(np.int64)
 
 
-def layouts() -> st.SearchStrategy[Layout]:
+def layouts() -> st.SearchStrategy[BlockLayout]:
     sizes = st.lists(st.integers(0, 400) | st.integers(65_500, 65_600), min_size=1, max_size=8)
     return st.builds(
-        lambda s, groups: Layout(sum(s), np.concatenate([[0], np.cumsum(s)[:-1]]), groups), sizes, st.integers(1, 10)
+        lambda s, groups: BlockLayout(sum(s), np.concatenate([[0], np.cumsum(s)[:-1]]), groups),
+        sizes,
+        st.integers(1, 10),
     )
 
 
@@ -312,9 +314,9 @@ def test_every_mode_gives_a_row_its_position_wherever_it_stands(xp, mode, dtype)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_knows_the_empty_and_the_one_row_source(xp, mode):
-    assert spread(mode, Layout(0, (), 3), 1, xp).tolist() == []
-    assert spread(mode, Layout(0, (0,), 3), 1, xp).tolist() == []
-    assert spread(mode, Layout(1, (0,), 3), 1, xp).tolist() == [0]
+    assert spread(mode, BlockLayout(0, (), 3), 1, xp).tolist() == []
+    assert spread(mode, BlockLayout(0, (0,), 3), 1, xp).tolist() == []
+    assert spread(mode, BlockLayout(1, (0,), 3), 1, xp).tolist() == [0]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -334,7 +336,7 @@ def test_full_is_one_permutation_of_all_rows(xp):
 
 def test_partition_keeps_the_rows_of_a_block_together_and_shuffles_them(xp):
     starts = np.arange(0, 100_000, 1_000)
-    positions = spread("partition", Layout(100_000, starts, 1), 4, xp).reshape(100, 1_000)
+    positions = spread("partition", BlockLayout(100_000, starts, 1), 4, xp).reshape(100, 1_000)
     assert (positions.max(axis=1) - positions.min(axis=1) == 999).all()
     places = positions.min(axis=1) // 1_000
     assert is_bijection(places, 100)
@@ -353,7 +355,7 @@ def test_partition_moves_blocks_of_unequal_size_whole(xp):
 
 @pytest.mark.parametrize("groups", [1, 3, 4, 10, 25])
 def test_worker_keeps_groups_of_blocks_together_and_mixes_their_rows(xp, groups):
-    layout = Layout(100_000, np.arange(0, 100_000, 10_000), groups)
+    layout = BlockLayout(100_000, np.arange(0, 100_000, 10_000), groups)
     positions = spread("worker", layout, 4, xp).reshape(10, 10_000)
     edges = [g * 10 // groups * 10_000 for g in range(groups + 1)]
     group = np.searchsorted(edges, positions, side="right") - 1
@@ -368,14 +370,14 @@ def test_worker_keeps_groups_of_blocks_together_and_mixes_their_rows(xp, groups)
 
 
 def test_worker_groups_follow_the_order_in_which_partition_puts_blocks(xp):
-    layout = Layout(100_000, np.arange(0, 100_000, 10_000), 5)
+    layout = BlockLayout(100_000, np.arange(0, 100_000, 10_000), 5)
     places = spread("partition", layout, 4, xp).reshape(10, 10_000).min(axis=1) // 10_000
     groups = spread("worker", layout, 4, xp).reshape(10, 10_000).min(axis=1) // 20_000
     assert groups.tolist() == (places // 2).tolist()
 
 
 def test_blocks_take_every_order_over_the_seeds(xp):
-    layout = Layout(4, (0, 1, 2, 3), 1)
+    layout = BlockLayout(4, (0, 1, 2, 3), 1)
     names = {o: i for i, o in enumerate(itertools.permutations(range(4)))}
     for mode in ("partition", "worker", "full"):
         found = [names[tuple(spread(mode, layout, seed, xp).tolist())] for seed in range(1_200)]
@@ -394,7 +396,7 @@ def test_modes_of_version_1_never_change(xp):
 
 
 def test_modes_reach_the_longest_range(xp):
-    layout = Layout(2**62, (0, 5, 2**61, 2**62 - 3), 2)
+    layout = BlockLayout(2**62, (0, 5, 2**61, 2**62 - 3), 2)
     rows = xp.asarray(np.array([0, 4, 5, 2**61 - 1, 2**61, 2**62 - 1]))
     for mode in MODES:
         found = host(MODES[mode](rows, layout, 2, xp)).tolist()

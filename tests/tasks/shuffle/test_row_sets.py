@@ -25,7 +25,7 @@ from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges as module
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_sets import repeated_rows
+from tasks.shuffle.row_sets import find_repeated_rows
 from tasks.stages import ingest, statistics, transform
 from tasks.workflow import Workflow
 from tests.examples import examples
@@ -58,7 +58,7 @@ def repeated(table: pa.Table, unique: Unique, folder: Path, engine: str, rows: i
     source = cut(table, rows)
     plan = source.plan
     rows_of_it = SourceRows(source, plan, engine, pool or LocalPool(2), filter, exchange=exchange)
-    bits, count = repeated_rows(rows_of_it, unique, folder / "repeated.bits")
+    bits, count = find_repeated_rows(rows_of_it, unique, folder / "repeated.bits")
     gone = [r for p in plan.partitions for r in np.flatnonzero(bits.members(p.first_row, p.rows)) + p.first_row]
     assert len(gone) == count
     assert [path.name for path in folder.iterdir()] == ["repeated.bits"]
@@ -231,7 +231,7 @@ def test_a_fit_says_how_many_rows_it_did_not_learn_from(tmp_path: Path) -> None:
     write_data(tmp_path)
     features = [{"columns": ["i"], "ops": [{"op": "Normalize"}]}]
     request = make_job(job_of(tmp_path, source={"downsample": HALF}, features=features)).request("pandas")
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(2))
         assert 120 < (statistics.statistics(request, LocalPool(2)).downsampled or 0) < 180
         assert statistics.statistics(request, LocalPool(2)).reused
@@ -243,7 +243,7 @@ def test_an_earlier_start_is_used_again_as_far_as_the_rows_are_the_same(tmp_path
 
     def stages(**source: Any) -> list[bool]:
         request = make_job(job_of(tmp_path, source=source, features=features)).request("pandas")
-        with request.staging.locked():
+        with request.staging.hold_lock():
             pool = LocalPool(2)
             return [ingest.ingest(request, pool).reused, statistics.statistics(request, pool).reused,
                     transform.transform(request, "", pool).reused]  # fmt: skip

@@ -26,7 +26,7 @@ from tasks.graph.partition_work import Work
 from tasks.graph.state import State
 from tasks.manifest import Manifest
 from tasks.ops.base import Columns, Context, Entry, Operator, Unit
-from tasks.shuffle.permutation import MODES, Layout
+from tasks.shuffle.permutation import MODES, BlockLayout
 from tasks.stages.without_prefect import write_transformed
 from tests.learning import cut
 
@@ -44,8 +44,8 @@ class Case(NamedTuple):
     groups: int
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.blocks * self.block_rows, np.arange(self.blocks) * self.block_rows, self.groups)
+    def layout(self) -> BlockLayout:
+        return BlockLayout(self.blocks * self.block_rows, np.arange(self.blocks) * self.block_rows, self.groups)
 
 
 CASES = [Case(128, 1_000, 8), Case(4, 70_000, 2)]  # orders by table (up to 65,536 rows), and by rounds

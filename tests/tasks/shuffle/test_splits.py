@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.commands.inspect import verified
+from flows.commands.inspect import verify_output
 from flows.job.job import make_application, make_job
 from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
@@ -210,12 +210,12 @@ def test_an_output_of_three_splits_is_whole_or_says_what_is_missing(tmp_path: Pa
     write_data(tmp_path / "data")
     split = {"by": "fraction", "valid": 0.2, "test": 0.2}
     split_rows(tmp_path, split, "pandas")
-    whole, damaged = verified(tmp_path / "out")
+    whole, damaged = verify_output(tmp_path / "out")
     assert ([line.split(":")[0] for line in whole], damaged) == (["train", "valid", "test"], [])
     (tmp_path / "out" / "test" / "_manifest.json").unlink()
-    assert "test: _manifest.json is missing" in verified(tmp_path / "out")[1]
+    assert "test: _manifest.json is missing" in verify_output(tmp_path / "out")[1]
     split_rows(tmp_path, {"by": "fraction", "test": 0.2}, "pandas", "two")
-    assert verified(tmp_path / "two")[1] == []
+    assert verify_output(tmp_path / "two")[1] == []
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["_workflow", "test", "train"]
     assert newest_good(tmp_path / "two").version is not None
 
@@ -278,7 +278,7 @@ def test_an_earlier_start_is_used_again_as_far_as_the_split_is_the_same(tmp_path
 
     def stages(split: dict[str, Any]) -> list[bool]:
         request = make_job(job_of(tmp_path, split, features=features)).request("pandas")
-        with request.staging.locked():
+        with request.staging.hold_lock():
             pool = LocalPool(2)
             results: list[Any] = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
             results += [transform.transform(request, name, pool) for name in request.splits]

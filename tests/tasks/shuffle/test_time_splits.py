@@ -37,7 +37,7 @@ from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges
 from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_sets import divided
+from tasks.shuffle.row_sets import divide_rows
 from tasks.stages import ingest, statistics
 from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
@@ -72,7 +72,7 @@ def division_of(table: pa.Table, rule: SplitRule, folder: Path, engine: str, row
                 filter: str | None = None, exchange: str = "memory") -> Division:  # fmt: skip
     source = learning.cut(table, rows)
     rows = SourceRows(source, source.plan, engine, pool or LocalPool(2), filter, exchange=exchange)
-    return divided(rows, rule, folder)
+    return divide_rows(rows, rule, folder)
 
 
 def sides_of(division: Division, rows: int) -> dict[str, list[int]]:
@@ -506,7 +506,7 @@ def test_an_earlier_start_is_used_again_while_its_bits_are_whole(tmp_path: Path)
     def stages(split: dict[str, Any], **source: Any) -> list[bool]:
         features = [{"columns": ["x"], "ops": [{"op": "Normalize"}]}]
         request = make_job(job_of(tmp_path, split, source=source, features=features)).request("pandas")
-        with request.staging.locked():
+        with request.staging.hold_lock():
             return [stage(request, LocalPool(2)).reused for stage in (ingest.ingest, statistics.statistics)]
 
     assert stages(LAST) == [False, False]

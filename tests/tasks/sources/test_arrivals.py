@@ -9,7 +9,16 @@ import pytest
 
 from tasks.core.plan import File
 from tasks.errors import DataError, JobError
-from tasks.sources.arrivals import Sight, data_files, grouped, load_seen, load_strays, look, marked, save_seen
+from tasks.sources.arrivals import (
+    Sight,
+    data_files,
+    group_files,
+    load_seen,
+    load_strays,
+    look,
+    save_seen,
+    select_marked_files,
+)
 from tasks.storage.files import expand
 
 DAY = 86400.0
@@ -55,7 +64,7 @@ def test_a_marker_completes_its_folder_and_those_in_it(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     root = str(tmp_path)
-    files = marked(expand(root), root, "_SUCCESS", {})
+    files = select_marked_files(expand(root), root, "_SUCCESS", {})
     assert [file.path.removeprefix(root) for file in files] == ["/day=1/a", "/day=1/h=1/b"]
 
 
@@ -64,18 +73,18 @@ def test_a_marker_above_the_watched_folder_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a").write_text("x")
     root = str(tmp_path / "in")
-    assert marked(expand(root), root, "_SUCCESS", {}) == []
+    assert select_marked_files(expand(root), root, "_SUCCESS", {}) == []
     (tmp_path / "in/_SUCCESS").write_text("")
-    assert [file.path for file in marked(expand(root), root, "_SUCCESS", {})] == [f"{root}/a"]
+    assert [file.path for file in select_marked_files(expand(root), root, "_SUCCESS", {})] == [f"{root}/a"]
 
 
 def test_a_prefix_of_an_object_store() -> None:
     store = fsspec.filesystem("memory")
     store.pipe({"/arrivals/day=1/a": b"x", "/arrivals/day=1/_SUCCESS": b"", "/arrivals/day=2/b": b"xy"})
     files = expand("memory://arrivals")
-    complete = marked(files, "memory:///arrivals", "_SUCCESS", {})
+    complete = select_marked_files(files, "memory:///arrivals", "_SUCCESS", {})
     assert [file.path for file in complete] == ["memory:///arrivals/day=1/a"]
-    assert [(a.folder, a.bytes) for a in grouped(files, "memory:///arrivals")] == [
+    assert [(a.folder, a.bytes) for a in group_files(files, "memory:///arrivals")] == [
         ("memory:///arrivals/day=1", 1),
         ("memory:///arrivals/day=2", 2),
     ]
@@ -83,7 +92,7 @@ def test_a_prefix_of_an_object_store() -> None:
 
 def test_many_files_are_told_in_several_events() -> None:
     files = [File(f"in/{number}", 1, 0) for number in range(4500)]
-    assert [len(arrival.paths) for arrival in grouped(files, "in")] == [2000, 2000, 500]
+    assert [len(arrival.paths) for arrival in group_files(files, "in")] == [2000, 2000, 500]
 
 
 @pytest.mark.promise(
@@ -112,7 +121,7 @@ def test_the_event_of_the_same_files_is_the_same_event() -> None:
 
     def event(mtime: int) -> object:
         files = [File("in/day=1/a", 10, mtime), File("in/day=1/b", 5, 1)]
-        (arrival,) = grouped(files, "in")
+        (arrival,) = group_files(files, "in")
         return event_of(arrival, {file.path: file for file in files})
 
     first, again, changed = event(1), event(1), event(2)
@@ -127,7 +136,7 @@ def test_strays_are_no_data_and_formats_arrive_apart() -> None:
     files = [File(name, 1, 0) for name in names]
     data, strays = data_files(files, "in")
     assert [file.path for file in strays] == ["in/notes.txt", "in/day=1/README"]
-    assert [arrival.paths for arrival in grouped(data, "in")] == [
+    assert [arrival.paths for arrival in group_files(data, "in")] == [
         ["in/a.csv", "in/a.csv.gz"], ["in/b.PARQUET"], ["in/day=1/c.csv"],
     ]  # fmt: skip
     of_a_day = data_files(files, "in", ["day=*/*.csv", "notes.*"])[0]

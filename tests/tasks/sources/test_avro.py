@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tasks.core.plan import Plan
 from tasks.core.settings import Source
-from tasks.engines.convert.python_values import stored_type
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.errors import DataError
 from tasks.sources.formats import avro
 from tasks.sources.planning import make_plan
@@ -123,7 +123,7 @@ def test_times_are_those_of_the_file_beyond_the_years_of_python(
     found = read(one_block(tmp_path / "a.avro", [described, ["null", described]], body.getvalue(), 2), 0)
     expected = {"a": [stored, stored], "b": [stored, None]}
     assert found.schema.types == [dtype, dtype]
-    assert {name: found[name].combine_chunks().view(stored_type(dtype)).to_pylist() for name in "ab"} == expected
+    assert {name: found[name].combine_chunks().view(to_storage_type(dtype)).to_pylist() for name in "ab"} == expected
 
 
 def test_milliseconds_beyond_microseconds_of_64_bits_are_refused(tmp_path: Path) -> None:

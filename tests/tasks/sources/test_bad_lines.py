@@ -391,7 +391,7 @@ def test_a_plan_is_made_again_where_the_file_for_bad_lines_is_gone(tmp_path: Pat
     (tmp_path / "in" / "a.csv").write_text("x,y\n1,a\n2\n3,b\n")
     target = tmp_path / "bad.jsonl"
     request = make_job(job_of(tmp_path, bad_lines=str(target))).request("pandas")
-    with request.staging.locked():
+    with request.staging.hold_lock():
         runs = [ingest.ingest(request, LocalPool(1)) for _ in range(2)]
         before = target.read_bytes()
         target.unlink()

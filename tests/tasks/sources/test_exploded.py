@@ -27,7 +27,7 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms.exploded_lists import explode
 from tasks.errors import DataError, JobError
 from tasks.sources import element_counts
-from tasks.sources.exploded import exploded_text
+from tasks.sources.exploded import describe_explode
 from tasks.sources.planning import NoRowsError, make_plan
 from tasks.sources.reader import file_of, read, read_side_by_side
 from tasks.sources.row_places import row_place, runs_by_file
@@ -105,13 +105,13 @@ def test_rows_without_elements_are_counted(tmp_path: Path, caplog: pytest.LogCap
         "source.explode: 4 rows of the files become 4, one for each element of events; 2 have an empty list or null "
         "there and are left out"
     )
-    assert exploded_text(planned(path)) == text
+    assert describe_explode(planned(path)) == text
     with caplog.at_level(logging.INFO, "rowmill"):
         assert len(Dataset(path, explode="events", engine="pandas")) == 4
     assert [record.message for record in caplog.records] == [text]
     (tmp_path / "b.jsonl").write_text('{"session": 1, "events": [3]}\n')
     text = "source.explode: 1 rows of the files become 1, one for each element of events"
-    assert exploded_text(planned(tmp_path / "b.jsonl")) == text
+    assert describe_explode(planned(tmp_path / "b.jsonl")) == text
 
 
 LISTS = st.lists(

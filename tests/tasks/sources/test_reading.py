@@ -38,7 +38,7 @@ def fit_words(folder: Path, name: str, text: str, **source: Any) -> Path:
         "output": {"path": str(folder / "fitted"), "shuffle": "none", "files": 1},
     }
     request = make_job(job).request("pandas")
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(1))
         statistics.statistics(request, LocalPool(1))
         return Path(commit.commit_fitted(request))

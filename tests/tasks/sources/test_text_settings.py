@@ -23,7 +23,7 @@ from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.sources.formats import FORMATS, SETTINGS, check_settings
-from tasks.sources.formats.csv import _numbered, _settings_that_name
+from tasks.sources.formats.csv import _number_repeated_names, _settings_that_name
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
 from tasks.sources.uniting import uniting_notes
@@ -342,7 +342,7 @@ def test_a_header_of_many_columns_is_read_in_linear_time(name: str, tmp_path: Pa
         def __hash__(self) -> int:
             return str.__hash__(self)
 
-    own = _numbered([Counted(one) for one in names])
+    own = _number_repeated_names([Counted(one) for one in names])
     assert "a name for each" in _settings_that_name(own, 1)
     assert compared < 40_000
-    assert _numbered(["a", "a", "a_2", "a"]) == ["a", "a_3", "a_2", "a_4"]
+    assert _number_repeated_names(["a", "a", "a_2", "a"]) == ["a", "a_3", "a_2", "a_4"]

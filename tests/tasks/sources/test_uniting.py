@@ -319,7 +319,7 @@ def test_a_plan_is_made_again_for_a_job_that_uses_other_columns(tmp_path: Path) 
 
     def ingested(job: dict[str, Any]) -> IngestResult:
         request = make_job(job).request("pandas")
-        with request.staging.locked():
+        with request.staging.hold_lock():
             return ingest.ingest(request, LocalPool(1))
 
     assert [ingested(without_y).reused for _ in range(2)] == [False, True]

@@ -50,7 +50,7 @@ def read(key: CacheKey, partition: Partition, names: Sequence[str], reader: Call
     """The columns of a partition as a pass gets them: out of the cache, or by the reader."""
     taken = column_cache.take(key, partition, names)
     columns = column_cache.put(key, partition, taken, None if taken.complete else reader(taken.missing))
-    return column_cache.selected(columns, names)
+    return column_cache.select_columns(columns, names)
 
 
 class Reader:
@@ -80,10 +80,10 @@ def _empty() -> None:
 def test_what_is_kept_is_not_read_again_and_goes_as_it_is_taken() -> None:
     reader, keeping = Reader(), CacheKey("rows", ("a", "c"), limit=10_000)
     assert read(keeping, part(0, 100), ["a", "b"], reader) == TABLE.select(["a", "b"])
-    assert column_cache.cached("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
+    assert column_cache.measure_cache("rows") == ([0], TABLE.select(["a"]).get_total_buffer_size())
     assert read(keeping, part(0, 100), ["c", "a"], reader) == TABLE.select(["c", "a"])
     assert read(CacheKey("rows"), part(0, 100), ["a", "b", "c"], reader) == TABLE
-    assert column_cache.cached("rows") == ([], 0)
+    assert column_cache.measure_cache("rows") == ([], 0)
     assert reader.asked == [["a", "b"], ["c"], ["b"]]
     assert read(CacheKey("rows"), part(0, 100), ["b"], reader) == TABLE.select(["b"])
     assert read(CacheKey("rows"), part(0, 100), [], reader).num_columns == 0
@@ -102,13 +102,13 @@ def test_columns_of_a_gpu_are_kept_as_they_are() -> None:
     assert column_cache.is_on_device(keeping, part(0, 100))
     assert not column_cache.is_on_device(taking, part(0, 100))
     assert list(read(keeping, part(0, 100), ["a", "b"], reader)) == ["a", "b"]
-    assert column_cache.cached("rows") == ([0], 48)
+    assert column_cache.measure_cache("rows") == ([0], 48)
     assert column_cache.is_on_device(taking, part(0, 100))
     found = read(taking, part(0, 100), ["c", "a"], reader)
     assert list(found) == ["c", "a"]
     assert found["a"] is columns["a"]
     assert asked == [["a", "b"], ["c"]]
-    assert column_cache.cached("rows") == ([], 0)
+    assert column_cache.measure_cache("rows") == ([], 0)
 
 
 def test_rows_that_are_cut_anew_are_read_again() -> None:
@@ -131,10 +131,10 @@ def test_no_more_is_held_than_the_limit_and_only_of_one_run() -> None:
     keeping = CacheKey("rows", ("a", "b", "c"), limit=2 * size)
     for number in range(3):
         read(keeping, part(number, size), ["a", "b", "c"], reader)
-    assert column_cache.cached("rows") == ([0, 1], 2 * size)
+    assert column_cache.measure_cache("rows") == ([0, 1], 2 * size)
     read(CacheKey("others", ("a",), size), part(0, size), ["a"], reader)
-    assert column_cache.cached("rows") == ([], 0)
-    assert column_cache.cached("others")[0] == [0]
+    assert column_cache.measure_cache("rows") == ([], 0)
+    assert column_cache.measure_cache("others")[0] == [0]
 
 
 def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_memory_that_other_programs_need_is_left_to_them(monkeypatch: pytest.Mon
     for number, free in enumerate((50, 20)):
         monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(total=100, available=free))
         read(keeping, part(number, 100), ["a"], reader)
-    assert column_cache.cached("rows")[0] == [0]
+    assert column_cache.measure_cache("rows")[0] == [0]
 
 
 def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
@@ -151,11 +151,11 @@ def test_short_memory_lets_go_of_all_until_the_end_of_the_run() -> None:
     read(keeping, part(0, 10), ["a"], reader)
     column_cache.give_up()
     read(keeping, part(1, 10), ["b"], reader)
-    assert column_cache.cached("rows") == ([], 0)
+    assert column_cache.measure_cache("rows") == ([], 0)
     assert reader.asked == [["a"], ["b"]]
     column_cache.release(LocalPool(1), keeping)
     read(keeping, part(1, 10), ["b"], reader)
-    assert column_cache.cached("rows")[0] == [1]
+    assert column_cache.measure_cache("rows")[0] == [1]
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,7 @@ def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
         else:
             with pytest.raises(MemoryError):
                 work(fails)
-        assert column_cache.cached("rows") == ([], 0)
+        assert column_cache.measure_cache("rows") == ([], 0)
         assert len(tried) == 2
         tried.clear()
 
@@ -356,7 +356,7 @@ def test_columns_that_decide_about_rows_are_read_once_too(
     csv.write_csv(table.append_column("moment", table["time"]), tmp_path / "in.csv")
     request = asked(tmp_path / "in.csv", tmp_path / "out", engine)
     request = replace(request, sections={**request.sections, "source": {**request.sections["source"], **rules}})
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, pool := LocalPool(2))
         readings.clear()
         stages_statistics.statistics(request, pool)
@@ -369,28 +369,28 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
     text: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, pool = asked(text, tmp_path / "out", engine), LocalPool(2)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, pool)
         plan = PlanOf(request).plan("")
         keeping = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
-        monkeypatch.setattr(stages_statistics, "learned_tables", lambda *_: 1 / 0)
+        monkeypatch.setattr(stages_statistics, "collect_report_tables", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             stages_statistics.statistics(request, pool)
-        assert column_cache.cached(keeping.name) == ([], 0)
+        assert column_cache.measure_cache(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
         only_learned = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
         assert stages_statistics.statistics(request, pool).decoded == 0
-        assert column_cache.cached(keeping.name) == ([], 0)
+        assert column_cache.measure_cache(keeping.name) == ([], 0)
 
 
 def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
     memory, disk = (asked(text, tmp_path / "out", "pandas", exchange=kind) for kind in ("memory", "disk"))
-    with memory.staging.locked():
+    with memory.staging.hold_lock():
         ingest.ingest(memory, LocalPool(2))
     plan = PlanOf(memory).plan("")
     pieces = ROWS * (8 + 8 + 4 + 8 + 8)
@@ -411,7 +411,7 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
 ) -> None:
     run_stages(asked(text, tmp_path / "one", "pandas"))
     request = asked(text, tmp_path / "two", "pandas")
-    with request.staging.locked():
+    with request.staging.hold_lock():
         done = [ingest.ingest(request, pool), stages_statistics.statistics(request, pool)]
         plan = PlanOf(request).plan("")
         where = column_cache.workers_of(pool, taking_key(request, plan))

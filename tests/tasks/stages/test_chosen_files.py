@@ -137,7 +137,7 @@ def test_the_files_of_a_small_job_are_those_of_eight_files(data: Path, monkeypat
 def test_a_resumed_run_keeps_the_number(data: Path, engine: str, exchange: str) -> None:
     request = make_job(job(data, source={"filter": "x < 40"}) | {"run": {"exchange": exchange}}).request(engine)
     begun = LocalPool(2)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, begun)
         statistics.statistics(request, begun)
         transform.transform(request, "", begun)
@@ -225,7 +225,7 @@ def test_hash_ranges_are_divided_among_any_number_of_files() -> None:
 
 def test_the_numbers_of_files_are_in_the_plan(data: Path) -> None:
     request = request_of(data, "pandas", source={"valid": str(data)})
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(1))
         content = json.loads((request.staging.folder / "plan.json").read_text())
     assert content["files"] == {"train": 32, "valid": 32}

@@ -34,10 +34,10 @@ def written(request: Request, pool: LocalPool) -> list[dict[str, Any]]:
 
 def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(request_: Request) -> None:
     pool = LocalPool(2)
-    with request_.staging.locked():
+    with request_.staging.hold_lock():
         done = learned(request_, pool)
         with commit.Closing(request_) as closing:
-            state, bound, folder = closing.learned()
+            state, bound, folder = closing.wait_for_state()
             assert sorted(p.name for p in folder.iterdir()) == [
                 "README.md", "files.vocab", "partials.json", "state.json", "v001-values.vocab", "workflow.json",
             ]  # fmt: skip
@@ -57,16 +57,16 @@ def test_what_is_large_is_read_when_the_workers_are_done(
 
     monkeypatch.setattr(commit, "STATE_SHARE_OF_HOST", share)
     monkeypatch.setattr(commit, "BREATH", 0.0)
-    with request_.staging.locked():
+    with request_.staging.hold_lock():
         learned(request_, LocalPool(2))
         with commit.Closing(request_) as closing:
             read, _ = wait([closing._learned], timeout=0.5 if share < 0.1 else 60)
             assert bool(read) == (share > 0.1)
-            assert closing.learned().state.values
+            assert closing.wait_for_state().state.values
 
 
 def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
-    with request_.staging.locked():
+    with request_.staging.hold_lock():
         learned(request_, LocalPool(2))
         with pytest.raises(ConnectionResetError), commit.Closing(request_) as closing:
             raise ConnectionResetError("pulled out")
@@ -76,7 +76,7 @@ def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
 
 def test_what_cannot_be_read_is_told_by_the_commit(request_: Request) -> None:
     pool = LocalPool(2)
-    with request_.staging.locked():
+    with request_.staging.hold_lock():
         done = [*learned(request_, pool), *written(request_, pool)]
         next((request_.staging.folder / "state").glob("*.vocab")).write_bytes(b"")
         with pytest.raises(DataError, match="is damaged"):
@@ -91,7 +91,7 @@ def test_what_cannot_be_kept_is_told_by_the_commit(request_: Request, monkeypatc
         raise OSError(28, "No space left on device")
 
     pool = LocalPool(2)
-    with request_.staging.locked():
+    with request_.staging.hold_lock():
         done = [*learned(request_, pool), *written(request_, pool)]
         monkeypatch.setattr(commit, "_save_fitted", full)
         with pytest.raises(GiveUpError, match="there is no space left"):

@@ -125,7 +125,7 @@ def asked(source: Path, out: Path, engine: str, exchange: str) -> Request:
 
 def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
     """The stages run on the pool: the digests of what was learned and of every file."""
-    with request.staging.locked(), pytest.MonkeyPatch.context() as patched:
+    with request.staging.hold_lock(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(ingest, "make_plan", in_partitions_of(blocks))
         done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         done += [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]

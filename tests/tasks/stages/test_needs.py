@@ -23,7 +23,7 @@ from tasks.job.request import Request, make_request
 from tasks.sources import reader
 from tasks.sources.planning import make_plan
 from tasks.stages import ingest, needs, trial
-from tasks.stages.trial import phases_of, sampled
+from tasks.stages.trial import phases_of, run_trial
 from tests.stages import run_stages
 
 ROWS = 140_000
@@ -71,7 +71,7 @@ def plans_of(request: Request) -> dict[str, Plan]:
 
 def test_a_sample_is_of_several_places_and_fitted_on_itself(data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out")
-    found = sampled(request, plans_of(request)[""], rows=1000)
+    found = run_trial(request, plans_of(request)[""], rows=1000)
 
     assert found.before.column_names == ["time", "word", "x"]
     assert found.before["time"].to_pylist() == [*range(500), *range(70_000, 70_500)]
@@ -86,7 +86,7 @@ def test_a_sample_is_of_several_places_and_fitted_on_itself(data: Path, tmp_path
 def test_a_sample_is_filtered_and_brought_together_by_keys(data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out", ["time"] + (["x"] >> ops.DifferenceLag(partition_cols=["word"])),
                     filter="time < 250", keys=["word"], sort_by=["time"])  # fmt: skip
-    found = sampled(request, plans_of(request)[""], rows=1000)
+    found = run_trial(request, plans_of(request)[""], rows=1000)
 
     assert found.after.num_rows == 250
     assert sorted(found.after["time"].to_pylist()) == list(range(250))
@@ -97,7 +97,7 @@ def test_a_sample_is_filtered_and_brought_together_by_keys(data: Path, tmp_path:
 def test_the_measured_output_is_about_what_is_written(form: str, data: Path, tmp_path: Path) -> None:
     request = asked(data, tmp_path / "out", format=form, files=2)
     plans = plans_of(request)
-    found = needs.needs(request, plans, Two(), sampled(request, plans[""]))
+    found = needs.needs(request, plans, Two(), run_trial(request, plans[""]))
     run_stages(request)
     wrote = sum(p.stat().st_size for p in (tmp_path / "out").glob("part-*"))
 
@@ -149,7 +149,7 @@ def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     request = asked(data, tmp_path / "out", exchange=exchange, engine=engine)
     what = "scratch and output" if exchange == "disk" else "output"
     with (
-        request.staging.locked(),
+        request.staging.hold_lock(),
         pytest.raises(GiveUpError, match=rf"too small for this run\n.*\n.*{what}, 100.0 kB is free"),
     ):
         ingest.ingest(request, LocalPool(2))
@@ -164,7 +164,7 @@ def test_a_worker_without_the_memory_for_a_block_refuses_the_run_before_any_work
     request, pool = asked(data, tmp_path / "out"), LocalPool(1)
     monkeypatch.setattr(needs, "_read_block", lambda *_: (37_634_000, 1_000_000))
     pool.memory = pool.smallest_memory = 400_000_000
-    with request.staging.locked(), pytest.raises(GiveUpError) as caught:
+    with request.staging.hold_lock(), pytest.raises(GiveUpError) as caught:
         ingest.ingest(request, pool)
     assert caught.value.what == "a worker has too little memory for this run"
     assert caught.value.where == "cluster.memory_limit"
@@ -210,7 +210,7 @@ def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, m
     widths = ROWS * 16
     monkeypatch.setattr(needs, "_free", lambda path: widths - 1)
     request = asked(data, tmp_path / "out", compression="zstd")
-    with request.staging.locked():
+    with request.staging.hold_lock():
         summary = ingest.ingest(request, LocalPool(2))
     assert summary.estimate["disk_1"].startswith(f"{tmp_path}")
     assert summary.estimate["planned_exchange"].startswith("memory (about ")
@@ -252,7 +252,7 @@ def test_of_every_format_only_the_first_rows_are_decoded(
     request = asked(path, tmp_path / "out")
     whole, asked_for = reader.read, list[int]()
     monkeypatch.setattr(trial, "read", lambda p, part, names: asked_for.append(part.rows) or whole(p, part, names))
-    found = sampled(request, plans_of(request)[""], rows=10)
+    found = run_trial(request, plans_of(request)[""], rows=10)
     assert asked_for == [10 if form in ("parquet", "arrow", "orc") else 1000]  # others know their rows by bytes
     assert found.before["time"].to_pylist() == list(range(10))
     assert found.after.num_rows == 10

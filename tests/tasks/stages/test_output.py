@@ -18,7 +18,7 @@ import pytest
 from tasks import ops
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Column, Schema, Tags
-from tasks.core.settings import Output, Run, Source, checked
+from tasks.core.settings import Output, Run, Source, make_section
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.graph.node import as_node
@@ -374,11 +374,11 @@ def test_an_output_of_folders_is_replaced_or_versioned_but_not_with_foreign_file
 def test_verify_and_inspect_know_folders(by_shop: Manifest, tmp_path: Path, source: Path, engine: str) -> None:
     from rich.console import Console
 
-    from flows.commands.inspect import show_folder, verified
+    from flows.commands.inspect import show_folder, verify_output
 
     run_stages(job(tmp_path, source, engine))
     console = Console(record=True, width=200, file=io.StringIO())
-    assert verified(tmp_path / "out")[1] == []
+    assert verify_output(tmp_path / "out")[1] == []
     show_folder(tmp_path / "out", console=console)
     shown = console.export_text()
     assert "group=0/part-00000.parquet" in shown
@@ -386,7 +386,7 @@ def test_verify_and_inspect_know_folders(by_shop: Manifest, tmp_path: Path, sour
     (tmp_path / "out" / "_metadata").write_bytes(b"PAR1")
     (tmp_path / "out" / "group=3" / "part-00001.parquet").unlink()
     (tmp_path / "out" / "group=2" / "part-00009.parquet").write_bytes(b"")
-    damaged = "\n".join(verified(tmp_path / "out")[1])
+    damaged = "\n".join(verify_output(tmp_path / "out")[1])
     assert "_metadata has 4 bytes" in damaged
     assert "group=3/part-00001.parquet is missing" in damaged
     assert "group=2/part-00009.parquet is not in the manifest" in damaged
@@ -474,7 +474,7 @@ def test_footers_of_all_parts_in_one_file(partition_on: list[str], tmp_path: Pat
 
 def test_footers_belong_to_parquet() -> None:
     with pytest.raises(JobError, match="metadata_file belongs to format: parquet, not to orc"):
-        checked(Output, {"path": "x", "format": "orc", "metadata_file": True}, "output")
+        make_section(Output, {"path": "x", "format": "orc", "metadata_file": True}, "output")
 
 
 # Folders as a source

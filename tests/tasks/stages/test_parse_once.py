@@ -72,7 +72,7 @@ def written(out: Path) -> list[bytes]:
 
 
 def ingest_only(request: Request) -> bool:
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(2))
     return True
 
@@ -110,7 +110,7 @@ def test_a_second_start_takes_the_parsed_text_while_all_of_it_is_there(
     tmp_path: Path, engine: str, parsed: Counter[tuple[str, int, int]]
 ) -> None:
     request = job(write_text(tmp_path / "in", "csv"), tmp_path / "out", engine, parse_once=True)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         assert not ingest.ingest(request, LocalPool(2)).reused
         parsed.clear()
         assert ingest.ingest(request, LocalPool(2)).reused
@@ -129,7 +129,7 @@ def test_a_second_start_takes_the_parsed_text_while_all_of_it_is_there(
 
 def test_a_value_that_an_operator_refuses_is_named_by_its_place_in_the_text(tmp_path: Path, engine: str) -> None:
     request = job(write_text(tmp_path / "in", "csv"), tmp_path / "out", engine, parse_once=True)
-    with request.staging.locked():
+    with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(2))
     place = row_place(PlanOf(request).plan(""), 1_007)
     assert place == f"row 1,007 of the source (row 7 of {tmp_path}/in/day=1/rows.csv, counted from 0)"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import JobError
-from tasks.storage.allowed_roots import VARIABLE, allowed_roots, check_path, limited
+from tasks.storage.allowed_roots import VARIABLE, check_path, limit_roots, read_allowed_roots
 from tasks.storage.files import expand
 
 
@@ -112,9 +112,9 @@ def test_files_of_a_storage_are_checked_when_they_are_found(monkeypatch: pytest.
 @pytest.mark.promise("Empty: nothing is allowed", "infra/README.md#who-may-do-what")
 def test_unset_allows_all_empty_nothing_and_words_are_an_error(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
-    assert allowed_roots() is None
+    assert read_allowed_roots() is None
     check_path("/etc/passwd", "source.path")
-    with limited([f"{house}/in"]), pytest.raises(JobError, match="outside"):
+    with limit_roots([f"{house}/in"]), pytest.raises(JobError, match="outside"):
         check_path("out", "source.path")
     monkeypatch.setenv(VARIABLE, "")
     with pytest.raises(JobError, match="no root is allowed"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.discard import restored
+from flows.commands.discard import restore_version
 from flows.published.unsent import unsent_notes
 from tasks.core.dtypes import parse_dtype
 from tasks.errors import DataError, JobError
@@ -88,12 +88,12 @@ def test_an_undo_that_was_cut_off_is_finished_by_the_same_command(
     mark(second)
     (tmp_path / "out" / "_latest").write_text("v0001\n")
     unmark(second)  # and here it was killed
-    assert restored(second) == [f"{second} is back already", "_latest is v0002 now"]
+    assert restore_version(second) == [f"{second} is back already", "_latest is v0002 now"]
     assert (tmp_path / "out" / "_latest").read_text() == "v0002\n"
     with pytest.raises(JobError, match="this is not a discarded version"):
-        restored(second)
+        restore_version(second)
     with pytest.raises(JobError, match="this is not a discarded version"):
-        restored(first)
+        restore_version(first)
 
 
 def test_latest_as_a_folder_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_notes_that_are_no_objects_are_no_notes(content: str, tmp_path: Path) ->
         path.write_text(content)
     os.utime(staging.lock, (0, 0))
     assert staging.asks_in is None
-    assert not staging.owned_by("a")
+    assert not staging.is_owned_by("a")
     assert not staging.in_use()
-    with staging.locked():
+    with staging.hold_lock():
         pass
 
 

@@ -14,7 +14,7 @@ import pytest
 from rowmill.cli import app
 from typer.testing import CliRunner
 
-from flows.commands.discard import discarded
+from flows.commands.discard import discard_version
 from tasks import ops
 from tasks.core.settings import Output
 from tasks.dataset import Dataset
@@ -25,7 +25,7 @@ from tasks.storage import own_files
 from tasks.storage.discarded import mark
 from tasks.storage.own_files import MANIFEST
 from tasks.storage.process_identity import namespace
-from tasks.storage.retention import drop_versions, publish, removed_nights
+from tasks.storage.retention import drop_versions, publish, read_removed_versions
 from tasks.storage.staging import STALE_SECONDS, Staging
 from tasks.workflow import Workflow
 from tests.faults.test_commit import content, cut_off
@@ -73,7 +73,7 @@ def test_only_the_newest_versions_stay(tmp_path: Path) -> None:
     ]
     assert written == ["v0001", "v0002", "v0003", "v0004", "v0005"]
     assert names(out) == ["_latest", "_removed.json", "v0003", "v0004", "v0005"]
-    assert [night.version for night in removed_nights(out)] == ["v0001", "v0002"]
+    assert [night.version for night in read_removed_versions(out)] == ["v0001", "v0002"]
     assert list(own_files.strangers(out)) == []
     assert names(tmp_path) == ["out"]
     fitted.to_parquet(str(out), files=1, on_existing="version")
@@ -98,11 +98,14 @@ def test_versions_that_were_taken_back_do_not_count_among_those_that_stay(tmp_pa
         mark(out / f"v{number:04d}")
     (out / "_latest").write_text("v0005\n")
     staging = Staging(out)
-    with staging.locked():
+    with staging.hold_lock():
         assert drop_versions(staging, 3) == []
         assert [p.name for p in drop_versions(staging, 2)] == ["v0001", "v0002"]
         assert [p.name for p in drop_versions(staging, 1)] == ["v0003", "v0004"]
-    assert [night.version for night in removed_nights(out)] == ["v0001", "v0003"]  # what was taken back is missing
+    assert [night.version for night in read_removed_versions(out)] == [
+        "v0001",
+        "v0003",
+    ]  # what was taken back is missing
 
 
 def test_equal_rows_that_are_written_in_one_second_are_versions_and_no_copies(
@@ -121,11 +124,11 @@ def test_a_version_that_lacks_files_does_not_count(tmp_path: Path, file: str, ca
     for _ in range(3):
         fitted.to_parquet(str(out), files=1, on_existing="version")
     (out / "v0002" / file).unlink()
-    with Staging(out).locked():
+    with Staging(out).hold_lock():
         assert drop_versions(Staging(out), 2) == []  # v0001 and v0003 are left to go on from
         assert f"v0002 does not count as a version: {file} is missing or cut off" in caplog.text
         assert newest_good(out, thorough=False).version.name == "v0003"  # type: ignore[union-attr]
-        assert discarded(out / "v0003")[-1] == "_latest is v0001 now"
+        assert discard_version(out / "v0003")[-1] == "_latest is v0001 now"
 
 
 def test_nights_that_were_removed_are_missing_once_the_ids_begin_anew(
@@ -134,11 +137,11 @@ def test_nights_that_were_removed_are_missing_once_the_ids_begin_anew(
     out, table = tmp_path / "out", pa.table({"x": [1.0, 2.0]})
     for _ in range(3):
         Workflow(["x"]).fit_transform(table).to_parquet(str(out), files=1, on_existing="version", keep_versions=1)
-    assert len(removed_nights(out)) == 2
+    assert len(read_removed_versions(out)) == 2
     publish(written_to(out), Output(path=str(out), on_existing="version"))
-    assert len(removed_nights(out)) == 2
+    assert len(read_removed_versions(out)) == 2
     publish(written_to(out), Output(path=str(out), on_existing="version"), anew=True)
-    assert removed_nights(out) == []
+    assert read_removed_versions(out) == []
     assert "the ids begin anew: 2 night(s) that output.keep_versions has removed are not among them" in caplog.text
 
 
@@ -161,15 +164,15 @@ def test_what_is_no_version_counts_for_nothing_and_stays(
     (out / "v0008").write_text("a file")
     (out / "v0007").symlink_to(out / "v0001")
     (out / "_latest").write_text("v0004\n")
-    described_by = own_files.described_by
+    described_by = own_files.find_description
 
     def closed(folder: Path) -> Path | None:
         if folder.name == "v0002":
             raise PermissionError(13, "Permission denied")
         return described_by(folder)
 
-    monkeypatch.setattr(own_files, "described_by", closed)
-    with Staging(out).locked():
+    monkeypatch.setattr(own_files, "find_description", closed)
+    with Staging(out).hold_lock():
         assert [p.name for p in drop_versions(Staging(out), 2)] == ["v0001"]
     assert "v0002 does not count as a version: Permission denied" in caplog.text
     assert [n for n in names(out) if n.startswith("v")] == [
@@ -186,12 +189,12 @@ def test_a_damaged_note_of_removed_nights_is_said_and_costs_no_run(
     (out / "_latest").write_text("v0002\n")
     (out / "_removed.json").write_text("[]")
     with pytest.raises(DataError, match=r"_removed\.json"):
-        removed_nights(out)
+        read_removed_versions(out)
     staging = Staging(out)
-    with staging.locked():
+    with staging.hold_lock():
         assert [p.name for p in drop_versions(staging, 1)] == ["v0001"]
     assert "_removed.json is written anew" in caplog.text
-    assert [night.version for night in removed_nights(out)] == ["v0001"]
+    assert [night.version for night in read_removed_versions(out)] == ["v0001"]
 
 
 @pytest.mark.promise("or one with a foreign file in it: put a file into a version to keep it")
@@ -207,7 +210,7 @@ def test_the_latest_a_used_and_a_foreign_version_stay_whatever_their_age(tmp_pat
     (out / "v0005").rename(tmp_path / "v0005" / "moved")
     (out / "v0005").symlink_to(tmp_path / "v0005" / "moved")
     staging = Staging(out)
-    with staging.locked():
+    with staging.hold_lock():
         assert [p.name for p in drop_versions(staging, 1)] == ["v0006", "v0007"]
     kept = ["v0001", "v0002", "v0003", "v0004", "v0005", "v0008"]
     assert [n for n in names(out) if n.startswith("v")] == kept
@@ -243,7 +246,7 @@ def test_clean_leaves_runs_and_foreign_files_alone_and_finishes_a_swap(tmp_path:
     elsewhere = left(tmp_path / "elsewhere")
     write_lock(Staging(tmp_path / "elsewhere"), host="another-host", pid=1)
     cut_off(tmp_path / "swapped")
-    with working.locked():
+    with working.hold_lock():
         (working.folder / "plan.json").touch()
         lines = {line.split(",")[0].split("/")[-1]: line for line in cleaned(tmp_path, "--older-than", "0")}
         assert working.in_use()
@@ -267,11 +270,11 @@ def test_ages_and_paths_that_are_none(tmp_path: Path) -> None:
 def test_the_lock_of_another_host_goes_by_its_age(tmp_path: Path) -> None:
     staging = Staging(tmp_path / "out")
     write_lock(staging, host="another-host", pid=os.getpid(), age=STALE_SECONDS - 20)
-    with pytest.raises(JobError, match=f"process {os.getpid()} on another-host"), staging.locked():
+    with pytest.raises(JobError, match=f"process {os.getpid()} on another-host"), staging.hold_lock():
         pass
     write_lock(staging, host="another-host", pid=os.getpid(), age=STALE_SECONDS + 1)
-    with staging.locked() as owner:
-        assert staging.owned_by(owner)
+    with staging.hold_lock() as owner:
+        assert staging.is_owned_by(owner)
     assert names(tmp_path) == []
 
 
@@ -392,7 +395,7 @@ def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: 
     folder = left(tmp_path / "out", days=9)
     (folder / "new" / "notes.txt").write_text("mine")
     assert "it holds new/notes.txt, which rowmill did not write" in cleaned(tmp_path, "--older-than", "0")[0]
-    with Staging(tmp_path / "out").locked():
+    with Staging(tmp_path / "out").hold_lock():
         Staging(tmp_path / "out").reset()
     (found,) = folder.rglob("*notes.txt")
     assert found.parent.name == "not-of-rowmill"
@@ -400,7 +403,7 @@ def test_clean_leaves_files_of_somebody_else_deep_in_work_in_progress(tmp_path: 
 
 def test_clean_knows_whose_work_lies_in_a_scratch_folder(tmp_path: Path) -> None:
     staging = Staging(tmp_path / "data" / "out", tmp_path / "scratch")
-    with staging.locked():
+    with staging.hold_lock():
         (staging.folder / "plan.json").write_text("{}")
         lines = cleaned(tmp_path / "scratch", "--older-than", "0")
         assert "another run is working on this output" in lines[0]

@@ -71,10 +71,10 @@ class BatchDevice:
         table = plc.io.parquet.read_parquet(options, self.stream)
         parts = table.tbl.columns()
         read = table.column_names()
-        columns = {name: self._parts(parts[read.index(name)], types[name]) for name in names}
+        columns = {name: self._unpack_column(parts[read.index(name)], types[name]) for name in names}
         return {name: column for name, column in columns.items() if column is not None}
 
-    def _parts(self, column: plc.Column, dtype: pa.DataType) -> tuple[Any, Any, Any] | None:
+    def _unpack_column(self, column: plc.Column, dtype: pa.DataType) -> tuple[Any, Any, Any] | None:
         """(values, valid, offsets) of a column; None where cuDF has read another type than the output has."""
         offsets = None
         wanted = dtype

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.core.dtypes import plain_type
-from tasks.engines.convert.gpu_types import marked_type
+from tasks.engines.convert.gpu_types import type_of_mark
 from tasks.engines.gpu.kernels.column_arrays import Column, Marked
 from tasks.engines.hashing.canonical import canonical_bits, is_text
 from tasks.engines.hashing.murmur3 import NULL_HASH, hash_fixed, refuse_nested
@@ -25,9 +25,9 @@ def arrow_type(series: Marked) -> pa.DataType:
     return _arrow_type(dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype)
 
 
-def told_type(series: Marked) -> pa.DataType:
+def type_of_series(series: Marked) -> pa.DataType:
     """The type for which a Series stands, by its name; else the type of its dtype."""
-    marked = marked_type(series.name)
+    marked = type_of_mark(series.name)
     return arrow_type(series) if marked is None else marked
 
 
@@ -45,7 +45,7 @@ def _arrow_type(dtype: Any) -> pa.DataType:
     return pa.from_numpy_dtype(dtype) if isinstance(dtype, np.dtype) and dtype.kind in "iufbmM" else pa.string()
 
 
-def decategorized(series: Column) -> Column:
+def decode_categories(series: Column) -> Column:
     """The Series itself, or its values where it is a category."""
     import cudf
 
@@ -57,7 +57,7 @@ def raw_values(series: Column, dtype: pa.DataType) -> tuple[Any, Any | None]:
 
     NaN is not valid. `dtype` is the type in the schema: for a date, which is a timestamp under cuDF, days are returned.
     """
-    series = decategorized(series)
+    series = decode_categories(series)
     stored = arrow_type(series)
     if pa.types.is_floating(stored):
         series = series.nans_to_nulls()
@@ -85,7 +85,7 @@ def hash_series(series: Column, seed: int = 0, dtype: pa.DataType | None = None,
     dtype = plain_type(dtype or arrow_type(series))
     refuse_nested(dtype)
     if is_text(dtype) or pa.types.is_decimal(dtype):
-        series = decategorized(series)
+        series = decode_categories(series)
         text = series.astype("str") if pa.types.is_decimal(dtype) else series
         hashes = text.hash_values(method="murmur3", seed=seed).values
         valid = series.notna().values if series.null_count else None

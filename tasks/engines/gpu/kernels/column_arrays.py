@@ -102,7 +102,7 @@ def valid_in(column: plc.Column) -> cupy.ndarray | None:
     return array_of(plc.unary.is_valid(column)) if column.null_count() else None
 
 
-def gathered(columns: Sequence[plc.Column], index: cupy.ndarray, nullify: bool = False) -> list[plc.Column]:
+def gather_columns(columns: Sequence[plc.Column], index: cupy.ndarray, nullify: bool = False) -> list[plc.Column]:
     """Rows of columns by number; with `nullify` a number behind the last row gives null."""
     policy = plc.copying.OutOfBoundsPolicy.NULLIFY if nullify else plc.copying.OutOfBoundsPolicy.DONT_CHECK
     places = plc.Column.from_cuda_array_interface(cupy.ascontiguousarray(index))

@@ -109,7 +109,7 @@ def _buffer(span: plc.gpumemoryview, nbytes: int) -> pa.Buffer:
     return pa.py_buffer(bytes_to_host(span.ptr, nbytes) if nbytes else b"")
 
 
-def fixed_to_device(values: pa.ChunkedArray) -> cupy.ndarray:
+def chunks_to_device(values: pa.ChunkedArray) -> cupy.ndarray:
     """The values of a type of fixed width, anything where null, chunk by chunk; times as int64."""
     plain = np.dtype(np.int64 if pa.types.is_temporal(values.type) else values.type.to_pandas_dtype())
     return bytes_to_device([_data(chunk, plain.itemsize) for chunk in values.chunks if len(chunk)]).view(plain)

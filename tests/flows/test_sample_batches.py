@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.public.rowmill.cli import app
-from flows.sample import make_nights, night, night_table, sample_table
+from flows.sample import make_batch, make_batch_table, make_batches, sample_table
 from tasks.errors import JobError
 
 MEAN = 20_000
@@ -24,7 +24,7 @@ NIGHTS = 35
 @pytest.fixture(scope="module")
 def tables():
     """Five weeks, from a Thursday on."""
-    return [night_table(night(number, MEAN)) for number in range(NIGHTS)]
+    return [make_batch_table(make_batch(number, MEAN)) for number in range(NIGHTS)]
 
 
 def share(table, column, value):
@@ -46,16 +46,16 @@ class TestOneNight:
 
     @pytest.mark.parametrize("mean", [1, 90, 3_000, 300_000])
     def test_block_cuts(self, mean):
-        of = night(9, mean, seed=3)
+        of = make_batch(9, mean, seed=3)
         edges = sorted({0, of.rows, *(edge for edge in (1, 64, 700, 131_072, 200_003) if edge < of.rows)})
-        cut = [night_table(of, a, b) for a, b in itertools.pairwise(edges)]
-        assert pa.concat_tables(cut).equals(night_table(of))
+        cut = [make_batch_table(of, a, b) for a, b in itertools.pairwise(edges)]
+        assert pa.concat_tables(cut).equals(make_batch_table(of))
 
     @pytest.mark.gpu
     def test_the_device(self):
         cupy = pytest.importorskip("cupy")
-        of = night(40, 400_000, seed=7, new_ids=0.5)
-        assert night_table(of, 17, 300_017, xp=cupy).equals(night_table(of, 17, 300_017))
+        of = make_batch(40, 400_000, seed=7, new_ids=0.5)
+        assert make_batch_table(of, 17, 300_017, xp=cupy).equals(make_batch_table(of, 17, 300_017))
 
     def test_times_are_of_the_day_and_in_order(self, tables):
         for number, table in enumerate(tables):
@@ -67,7 +67,8 @@ class TestOneNight:
 
     def test_seeds_and_nights_differ(self):
         one, other, later = (
-            night_table(night(*which, seed=seed)) for which, seed in (((3, 900), 0), ((3, 900), 1), ((4, 900), 0))
+            make_batch_table(make_batch(*which, seed=seed))
+            for which, seed in (((3, 900), 0), ((3, 900), 1), ((4, 900), 0))
         )
         assert not one.slice(0, 100).equals(other.slice(0, 100))
         assert not set(one["user_session"].to_pylist()) & set(later["user_session"].to_pylist())
@@ -90,13 +91,13 @@ class TestOneNight:
     )
     def test_refusals(self, changes, message):
         with pytest.raises(JobError, match=message):
-            night(**({"number": 0, "mean": 10} | changes))
+            make_batch(**({"number": 0, "mean": 10} | changes))
 
 
 class TestDrift:
     @pytest.mark.promise("a folder for each day (DIR/2026-10-01 ..), drifting as real days do")
     def test_rows_follow_the_weekday_and_a_trend(self):
-        rows = np.array([night(number, 1_000_000).rows for number in range(70)]).reshape(10, 7)
+        rows = np.array([make_batch(number, 1_000_000).rows for number in range(70)]).reshape(10, 7)
         weeks = rows.mean(axis=1)
         assert weeks[0] == pytest.approx(1_000_000, rel=0.03)
         assert weeks[-1] / weeks[0] == pytest.approx(1 + 0.002 * 63, rel=0.03)
@@ -142,17 +143,17 @@ class TestDrift:
         assert 10 < len(head[0] - set(sold[1])) < 100
 
     def test_as_many_new_users_as_are_wanted(self):
-        nights = [night_table(night(number, 5_000, new_ids=0.7)) for number in range(12)]
+        nights = [make_batch_table(make_batch(number, 5_000, new_ids=0.7)) for number in range(12)]
         new = [len(values) / table.num_rows for values, table in zip(news(nights, "user_id"), nights, strict=True)]
         assert new[-1] == pytest.approx(0.7, abs=0.02)
-        alone = night_table(night(2, 5_000, new_ids=1.0))
+        alone = make_batch_table(make_batch(2, 5_000, new_ids=1.0))
         assert pc.count_distinct(alone["user_id"]).as_py() > 0.99 * alone.num_rows
 
 
 def peak_memory(folder, rows, nights):
-    night_table(night(0, 100))  # the tables that every night needs
+    make_batch_table(make_batch(0, 100))  # the tables that every night needs
     tracemalloc.start()
-    make_nights(folder / f"{rows}-{nights}", nights, rows, workers=1)
+    make_batches(folder / f"{rows}-{nights}", nights, rows, workers=1)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
@@ -161,34 +162,34 @@ def peak_memory(folder, rows, nights):
 class TestFiles:
     @pytest.mark.promise("a folder for each day (DIR/2026-10-01 ..), drifting as real days do")
     def test_a_folder_for_each_day(self, tmp_path):
-        summary = make_nights(tmp_path / "shop", 3, 2_000, seed=5)
+        summary = make_batches(tmp_path / "shop", 3, 2_000, seed=5)
         folders = sorted((tmp_path / "shop").iterdir())
         assert [folder.name for folder in folders] == ["2026-10-01", "2026-10-02", "2026-10-03"]
         for number, folder in enumerate(folders):
-            of = night(number, 2_000, seed=5)
-            assert pq.read_table(folder / "part-00000.parquet").equals(night_table(of))
+            of = make_batch(number, 2_000, seed=5)
+            assert pq.read_table(folder / "part-00000.parquet").equals(make_batch_table(of))
         assert (summary.nights, summary.files) == (3, 3)
-        assert summary.rows == sum(night(number, 2_000, seed=5).rows for number in range(3))
+        assert summary.rows == sum(make_batch(number, 2_000, seed=5).rows for number in range(3))
 
     def test_each_night_alone_has_the_same_bytes(self, tmp_path):
-        make_nights(tmp_path / "all", 4, 2_000, files=2)
-        make_nights(tmp_path / "one", 31, 2_000, files=2, only=[dt.date(2026, 10, 3)])
+        make_batches(tmp_path / "all", 4, 2_000, files=2)
+        make_batches(tmp_path / "one", 31, 2_000, files=2, only=[dt.date(2026, 10, 3)])
         assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["2026-10-03"]
         for part in ("part-00000.parquet", "part-00001.parquet"):
             one, other = (tmp_path / where / "2026-10-03" / part for where in ("one", "all"))
             assert one.read_bytes() == other.read_bytes()
 
     def test_more_nights_are_added_and_what_is_there_stays(self, tmp_path):
-        make_nights(tmp_path, 2, 500)
+        make_batches(tmp_path, 2, 500)
         written = (tmp_path / "2026-10-02" / "part-00000.parquet").stat().st_mtime_ns
-        make_nights(tmp_path, 3, 500)
+        make_batches(tmp_path, 3, 500)
         assert (tmp_path / "2026-10-02" / "part-00000.parquet").stat().st_mtime_ns == written
         assert (tmp_path / "2026-10-03" / "part-00000.parquet").exists()
         with pytest.raises(JobError, match="not this sample of ecommerce"):
-            make_nights(tmp_path, 3, 500, new_ids=0.5)
+            make_batches(tmp_path, 3, 500, new_ids=0.5)
 
     def test_text(self, tmp_path):
-        make_nights(tmp_path, 1, 500, format="csv", files=2)
+        make_batches(tmp_path, 1, 500, format="csv", files=2)
         lines = (tmp_path / "2026-10-01" / "part-00000.csv").read_text().splitlines()
         assert lines[1].startswith("2026-10-01 00:0")
 
@@ -196,11 +197,11 @@ class TestFiles:
         with pytest.raises(
             JobError, match=r"2026-11-01 is none of the nights\n  why: there are 2026-10-01 .. 2026-10-31"
         ):
-            make_nights(tmp_path, 31, 500, only=[dt.date(2026, 11, 1)])
+            make_batches(tmp_path, 31, 500, only=[dt.date(2026, 11, 1)])
         with pytest.raises(JobError, match="0 nights"):
-            make_nights(tmp_path, 0, 500)
+            make_batches(tmp_path, 0, 500)
         with pytest.raises(JobError, match="the nights go beyond the year 9999"):
-            make_nights(tmp_path, 31, 500, start=dt.date(9999, 12, 30))
+            make_batches(tmp_path, 31, 500, start=dt.date(9999, 12, 30))
 
     @pytest.mark.nightly
     def test_memory_does_not_grow_with_the_rows(self, tmp_path):

@@ -37,7 +37,7 @@ from flows.sample.vocabulary import CODES
 from tasks.errors import JobError
 
 START = dt.date(2026, 10, 1)
-MOST_NIGHTS = 3660
+MOST_BATCHES = 3660
 # users who come for the first time, per row
 NEW_IDS = FULL_USERS / FULL_ROWS
 FEWEST_NEW_IDS = 0.02
@@ -57,7 +57,7 @@ _LONGEST = 400
 
 
 @dataclass(frozen=True)
-class SampleNight(World):
+class SampleBatch(World):
     """One night: `number` counts from 0 at `start`; `mean` is the rows of a night before weekday, trend and noise.
 
     `known`: returning visitors before this night; `slots`: places for rows in the nights before, which number the
@@ -121,8 +121,8 @@ class SampleNight(World):
         product_id = 1_000_000 + draws.scramble(number, 26, stream("product")).view(np.int64)
         percent = xp.where(generation > 0, 85 + below(draw(stream("price", "successor"), number), 31), 100)
         cents = cents * percent * (10_000 + _PRICE_TREND * self.number) // 1_000_000
-        brand = xp.where(field(bits, 0) < _lost(self, "brand", 0.006), -1, brand)
-        code = xp.where(field(bits, 1) < _lost(self, "code", 0.003), -1, code)
+        brand = xp.where(field(bits, 0) < _draw_null_rate(self, "brand", 0.006), -1, brand)
+        code = xp.where(field(bits, 1) < _draw_null_rate(self, "code", 0.003), -1, code)
         return place, product_id, category_id, code, brand, xp.maximum(cents, 77)
 
     def visitors(self, xp: ModuleType, session: Array) -> Array:
@@ -130,7 +130,7 @@ class SampleNight(World):
         window = session // (STEPS * lanes)
         rest = session % (STEPS * lanes)
         bits = draw(self.stream("user"), session.view(np.uint64))
-        once = field(bits, 1) < rate(min(self._once(), 65_535 / 65_536))
+        once = field(bits, 1) < rate(min(self._compute_one_time_share(), 65_535 / 65_536))
         even = bits >> np.uint64(32)
         far = ((((even * even) >> np.uint64(32)) * np.uint64(self.known)) >> np.uint64(32)).view(np.int64)
         known = xp.where((bits & np.uint64(1)) == 0, far, self.known - 1 - far)  # one who came long ago, or lately
@@ -139,20 +139,20 @@ class SampleNight(World):
         bits_of_ids = max(30, (2 * self.mean).bit_length() + 15)
         return draws.scramble(number.view(np.uint64), bits_of_ids, stream("user")).view(np.int64) + 512_000_000
 
-    def _once(self) -> float:
+    def _compute_one_time_share(self) -> float:
         """The share of the sessions (but for those that begin a window) whose user comes this once."""
         return (self.new_ids - 1 / STEPS) / max(1 / self.session_events - 1 / STEPS, 1e-9)
 
 
 @cache
-def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids: float = NEW_IDS) -> SampleNight:
+def make_batch(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids: float = NEW_IDS) -> SampleBatch:
     """Night `number` (0 is the first) of a shop with `mean` rows per night, whatever the number of nights is.
 
     new_ids: users who come for the first time, per row, 0.02 .. 1; above 0.19 sessions are shorter than 4.8 events.
     Errors: JobError for values out of range.
     """
-    if not 0 <= number < MOST_NIGHTS:
-        raise JobError(f"night {number} cannot be made", do=f"there are nights 0 .. {MOST_NIGHTS - 1}")
+    if not 0 <= number < MOST_BATCHES:
+        raise JobError(f"night {number} cannot be made", do=f"there are nights 0 .. {MOST_BATCHES - 1}")
     if mean < 1:
         raise JobError(f"a sample of {mean} rows", do="give 1 or more")
     if not FEWEST_NEW_IDS <= new_ids <= 1:
@@ -160,14 +160,16 @@ def night(number: int, mean: int, seed: int = 0, start: dt.date = START, new_ids
     known = max(1, _OLD_USERS * mean // STEPS)
     slots = 0
     for earlier in range(number):
-        rows = _rows(earlier, mean, seed, start)
+        rows = _draw_row_count(earlier, mean, seed, start)
         windows = _returning(rows, lanes_of(rows, 24))
         known = known + windows
         slots = slots + windows * STEPS
-    return SampleNight(_rows(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots)
+    return SampleBatch(
+        _draw_row_count(number, mean, seed, start), seed, False, start, number, mean, new_ids, known, slots
+    )
 
 
-def block(first: int, stop: int, of: SampleNight, xp: ModuleType = np) -> pa.Table:
+def block(first: int, stop: int, of: SampleBatch, xp: ModuleType = np) -> pa.Table:
     """Rows first .. stop - 1 of a night; columns as `ecommerce.block` describes them, in the time of the night's day.
 
     0.6 % more of the brands and 0.3 % more of the codes are null than the products have.
@@ -184,7 +186,7 @@ def _bell(*names: object, of: np.ndarray) -> np.ndarray:
     return total * 3**0.5
 
 
-def _rows(number: int, mean: int, seed: int, start: dt.date) -> int:
+def _draw_row_count(number: int, mean: int, seed: int, start: dt.date) -> int:
     weekday = (start + dt.timedelta(number)).weekday()
     luck = float(_bell("rows", seed, of=np.array([number]))[0])
     return max(1, round(mean * _WEEKDAYS[weekday] * (1 + _TREND * number) * (1 + 0.02 * luck)))
@@ -194,7 +196,7 @@ def _returning(rows: int, lanes: int) -> int:
     return -(-rows // (STEPS * lanes)) * lanes
 
 
-def _lost(of: SampleNight, column: str, mean: float) -> np.uint16:
+def _draw_null_rate(of: SampleBatch, column: str, mean: float) -> np.uint16:
     """How often, of 65,536, a night loses a value that the product has."""
     luck = float(_bell("lost", column, of.seed, of=np.array([of.number]))[0])
     return rate(mean * (1 + 0.1 * luck))
@@ -212,7 +214,7 @@ def _lifetimes() -> draws.TableDraw:
 
 
 @lru_cache(maxsize=8)
-def _favour(of: SampleNight) -> np.ndarray:
+def _favour(of: SampleBatch) -> np.ndarray:
     """How often, of 65,536, the first draw of each place stands: codes by weekday, season and noise; brands by week."""
     day = of.number
     code = np.arange(len(CODES) + 1)
