@@ -167,7 +167,7 @@ def _find_deployment(name: str) -> DeployedJob:
 
 
 def _run_for_date(
-    nights: DeployedJob, night: date, say: Callable[[str], None], ui_url: str, tags: Sequence[str] = ()
+    deployed_job: DeployedJob, run_date: date, say: Callable[[str], None], ui_url: str, tags: Sequence[str] = ()
 ) -> Any:
     """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
@@ -180,19 +180,19 @@ def _run_for_date(
     from flows.job.run_calendar import BACKFILL
 
     own = uuid.uuid4().hex
-    text = nights.calendar.text(night)
-    shown = nights.calendar.format_run_date(night)
+    text = deployed_job.calendar.text(run_date)
+    shown = deployed_job.calendar.format_run_date(run_date)
     for attempt in range(MOST_ATTEMPTS):
-        key = f"{BACKFILL}-{nights.id}-{text}-{attempt}"
+        key = f"{BACKFILL}-{deployed_job.id}-{text}-{attempt}"
 
         def create(key: str = key) -> Any:
             with get_client(sync_client=True) as client:
                 return client.create_flow_run_from_deployment(
-                    nights.id,
+                    deployed_job.id,
                     parameters={"run": {"date": text}},
                     idempotency_key=key,
                     tags=["rowmill", BACKFILL, *tags],
-                    name=f"{nights.name} {shown}",
+                    name=f"{deployed_job.name} {shown}",
                     labels={BACKFILL: own},
                 )
 
@@ -201,10 +201,12 @@ def _run_for_date(
         if run.state is not None and run.state.is_final() and not is_new:
             continue
         say(f"{shown}  {ui_url}/runs/flow-run/{run.id}{'' if is_new else ', which an earlier backfill has started'}")
-        ended = _wait_for_run(run.id, nights, say)
+        ended = _wait_for_run(run.id, deployed_job, say)
         if is_new or ended.state.is_completed() or ended.state.is_cancelled():  # cancelled: on purpose
             return ended
-    raise GiveUpError(f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=nights.name, do="look at the last one")
+    raise GiveUpError(
+        f"there were {MOST_ATTEMPTS:,} runs of {shown}", where=deployed_job.name, do="look at the last one"
+    )
 
 
 def _wait_for_run(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -> Any:

@@ -138,7 +138,7 @@ def find_past_versions(job: AnyJob, request: Request) -> PastVersions:
     notes: list[str] = []
     for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_VERSIONS]:
         of_day = good_versions(nights[day].path, 1, split)
-        past += [replace(night, version=str(nights[day].path)) for night in of_day.nights]
+        past += [replace(night, version=str(nights[day].path)) for night in of_day.versions]
         notes += of_day.notes
     return PastVersions(past, notes)
 

@@ -50,16 +50,16 @@ class Calendar:
         """
         return self._hour(moment) if self.hourly else moment.astimezone(zone_of(self.timezone)).date()
 
-    def begin(self, night: date) -> datetime:
+    def begin(self, run_date: date) -> datetime:
         """The instant at which a night begins, in the time zone."""
         zone = zone_of(self.timezone)
-        return night.astimezone(zone) if isinstance(night, datetime) else datetime.combine(night, time(), zone)
+        return run_date.astimezone(zone) if isinstance(run_date, datetime) else datetime.combine(run_date, time(), zone)
 
-    def end(self, night: date) -> datetime:
+    def end(self, run_date: date) -> datetime:
         """The instant at which the next night begins."""
-        return self.begin(self.back(night, -1))
+        return self.begin(self.back(run_date, -1))
 
-    def back(self, night: date, number: int) -> date:
+    def back(self, run_date: date, number: int) -> date:
         """The night that lies `number` nights before.
 
         Where clocks move by half an hour, as in Lord Howe, an hour of the night lasts half or one and a half.
@@ -69,16 +69,16 @@ class Calendar:
         >>> calendar.back(long, -1).isoformat(), calendar.back(calendar.back(long, -1), 1) == long
         ('2026-04-04T15:30:00+00:00', True)
         """
-        if not isinstance(night, datetime):
-            return night - timedelta(days=number)
+        if not isinstance(run_date, datetime):
+            return run_date - timedelta(days=number)
         for _ in range(number):
-            night = self._hour(night - STEP)
+            run_date = self._hour(run_date - STEP)
         for _ in range(-number):
-            later = night + STEP
-            while self._hour(later) == night:
+            later = run_date + STEP
+            while self._hour(later) == run_date:
                 later += STEP
-            night = self._hour(later)
-        return night
+            run_date = self._hour(later)
+        return run_date
 
     def _hour(self, moment: datetime) -> datetime:
         local = moment.astimezone(zone_of(self.timezone))
@@ -92,13 +92,13 @@ class Calendar:
             first = self.back(first, -1)
         return nights
 
-    def text(self, night: date) -> str:
+    def text(self, run_date: date) -> str:
         """The value of `run.date` that names a night: `2026-11-22`, or `2026-11-22T03:00:00+01:00`."""
-        return self.begin(night).isoformat(timespec="seconds") if self.hourly else night.isoformat()
+        return self.begin(run_date).isoformat(timespec="seconds") if self.hourly else run_date.isoformat()
 
-    def format_run_date(self, night: date) -> str:
+    def format_run_date(self, run_date: date) -> str:
         """A night for people: `2026-11-22`, or `2026-11-22 03:00+01:00`."""
-        return self.begin(night).isoformat(" ", "minutes") if self.hourly else night.isoformat()
+        return self.begin(run_date).isoformat(" ", "minutes") if self.hourly else run_date.isoformat()
 
     def parse(self, text: str, where: str, is_last: bool = False) -> date:
         """The night that a text names; of a day that has hours the first one, or the last.

@@ -63,7 +63,7 @@ class GateResult:
 
 
 def tabulate_run_dates(
-    nights: DeployedJob,
+    deployed_job: DeployedJob,
     runs: Mapping[date, Any],
     outcomes: Mapping[date, str],
     rates: Mapping[str, Mapping[str, Any]] | None = None,
@@ -74,12 +74,14 @@ def tabulate_run_dates(
     figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
-    outputs = nights.find_all_outputs()
-    calendar = nights.calendar
-    oldest = calendar.back(nights.today(), MOST_RUN_DATES - 1)
+    outputs = deployed_job.find_all_outputs()
+    calendar = deployed_job.calendar
+    oldest = calendar.back(deployed_job.today(), MOST_RUN_DATES - 1)
     missing: list[date] = []
-    if nights.has_date:
-        expected = nights.missing(max(nights.find_first_run_date(), oldest)) if nights.schedules else []
+    if deployed_job.has_date:
+        expected = (
+            deployed_job.missing(max(deployed_job.find_first_run_date(), oldest)) if deployed_job.schedules else []
+        )
         missing = [night for night in sorted({*expected, *runs, *outcomes}) if night not in outputs and night >= oldest]
         missing = [night for night in missing if outcomes.get(night) != NO_DATA]
     every = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
@@ -91,37 +93,37 @@ def tabulate_run_dates(
         for night in every
         if night >= oldest
     ]
-    head = _head(nights, missing)
+    head = _head(deployed_job, missing)
     used = {name for row in rows for name, text in row.items() if text}
     shown = [{name: text for name, text in row.items() if name in used} for row in rows]
     return f"{head}\n\n{markdown_table(shown)}" if shown else head
 
 
-def _head(nights: DeployedJob, missing: list[date]) -> str:
-    unit = nights.calendar.unit
-    if not nights.has_date:
-        return f"The runs of {nights.name}. Its job names no date: each stands at the day on which it began."
+def _head(deployed_job: DeployedJob, missing: list[date]) -> str:
+    unit = deployed_job.calendar.unit
+    if not deployed_job.has_date:
+        return f"The runs of {deployed_job.name}. Its job names no date: each stands at the day on which it began."
     if not missing:
-        return f"Every {unit} of {nights.name} has a published output."
-    listed = ", ".join(map(nights.calendar.format_run_date, missing[:MOST_RUN_DATES])) + (
+        return f"Every {unit} of {deployed_job.name} has a published output."
+    listed = ", ".join(map(deployed_job.calendar.format_run_date, missing[:MOST_RUN_DATES])) + (
         ", .." if len(missing) > MOST_RUN_DATES else ""
     )
     return (
         f"**{len(missing):,} {unit}(s) without a published output**: {listed}. "
-        f"`rowmill backfill {nights.name} --missing` makes them."
+        f"`rowmill backfill {deployed_job.name} --missing` makes them."
     )
 
 
 def _row(
-    night: DatedOutput | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+    output: DatedOutput | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
 ) -> dict[str, str]:
     """The cells of a night, as texts; "" for unknown figures."""
-    run_id = night.run if night and night.run else str(flow_run.id) if flow_run else ""
-    there = None if night and night.is_removed else night
+    run_id = output.run if output and output.run else str(flow_run.id) if flow_run else ""
+    there = None if output and output.is_removed else output
     if there:
         state = f"published: {there.path.name}"
-    elif night:
-        state = f"published, and removed by keep_versions: {night.path.name}"
+    elif output:
+        state = f"published, and removed by keep_versions: {output.path.name}"
     else:
         state = outcome or (str(flow_run.state_name) if flow_run else "no run")
     recorded = (rates or {}).get(run_id, {}) if there is None else {}
@@ -149,10 +151,10 @@ def _row(
     }
 
 
-def _format_sent_time(night: DatedOutput | None) -> str:
+def _format_sent_time(output: DatedOutput | None) -> str:
     """When the Prefect server heard of a night, to the minute: empty if it has not, or if the note is damaged."""
     try:
-        publication = read_publication(night.path) if night else None
+        publication = read_publication(output.path) if output else None
         sent = datetime.fromisoformat(publication.sent) if publication and publication.sent else None
     except (DataError, ValueError):
         return ""
@@ -256,13 +258,13 @@ def artifact_key(name: str) -> str:
     return f"rowmill-nights-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
 
 
-def _read_runs_by_run_date(client: Any, nights: DeployedJob) -> dict[date, Any]:
+def _read_runs_by_run_date(client: Any, deployed_job: DeployedJob) -> dict[date, Any]:
     """The newest flow run of each night that the server knows, by the night that it is of."""
-    calendar = nights.calendar
-    since = calendar.begin(calendar.back(nights.today(), MOST_RUN_DATES))
+    calendar = deployed_job.calendar
+    since = calendar.begin(calendar.back(deployed_job.today(), MOST_RUN_DATES))
     expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
     flow_runs = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[nights.id])),
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployed_job.id])),
         flow_run_filter=FlowRunFilter(expected_start_time=expected),
         sort=FlowRunSort.EXPECTED_START_TIME_DESC,
         limit=RUNS,

@@ -87,7 +87,7 @@ class SampleSummary:
     files: int
     bytes: int
     seconds: float
-    nights: int = 0
+    batches: int = 0
 
 
 class Variant(TypedDict, total=False):
@@ -151,7 +151,7 @@ def make_sample(
 
 def make_batches(
     path: str | os.PathLike[str],
-    nights: int,
+    batch_count: int,
     rows: int,
     seed: int = 0,
     *,
@@ -170,12 +170,12 @@ def make_batches(
     """
     began = time.perf_counter()
     path = local_folder(path, "the folder of the sample", "path")
-    if nights < 1:
-        raise JobError(f"{nights} nights cannot be made", do="give 1 or more")
-    if nights > (dt.date.max - start).days + 1:
+    if batch_count < 1:
+        raise JobError(f"{batch_count} nights cannot be made", do="give 1 or more")
+    if batch_count > (dt.date.max - start).days + 1:
         do = "give an earlier day, or fewer nights"
-        raise JobError("the nights go beyond the year 9999", why=f"{nights} nights from {start}", do=do)
-    days = [start + dt.timedelta(number) for number in range(nights)]
+        raise JobError("the nights go beyond the year 9999", why=f"{batch_count} nights from {start}", do=do)
+    days = [start + dt.timedelta(number) for number in range(batch_count)]
     strange = sorted(set(only) - set(days))
     if strange:
         last = f"there are {days[0]} .. {days[-1]}"

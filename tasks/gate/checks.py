@@ -105,14 +105,14 @@ class BatchChecks:
     def check(self, name: str) -> Check:
         return self.settings.check(name)
 
-    def level(self, check: str, nights: int) -> Level | None:
+    def level(self, check: str, version_count: int) -> Level | None:
         """The level of a finding of a check; None where the check is off."""
         settings = self.check(check)
         if settings.level == "off":
             return None
         if settings.level is not None:
             return settings.level
-        set_by_user = settings.threshold is not None or nights >= self.settings.nights
+        set_by_user = settings.threshold is not None or version_count >= self.settings.nights
         return self.settings.on_finding if set_by_user else "warn"
 
     def propose(self, check: str, name: str, threshold: float) -> None:
@@ -120,9 +120,9 @@ class BatchChecks:
         known = self.proposed[check].get(name, 0.0)
         self.proposed[check][name] = max(known, float(f"{threshold:.4g}"))
 
-    def effective_threshold(self, check: str, name: str, nights: int, learned: float) -> float:
+    def effective_threshold(self, check: str, name: str, version_count: int, learned: float) -> float:
         """Return the threshold that the job sets, else the learned one, which is proposed after enough nights."""
-        if nights >= self.settings.nights:
+        if version_count >= self.settings.nights:
             self.propose(check, name, learned)
         set_by_user = self.check(check).threshold
         return learned if set_by_user is None else set_by_user
@@ -143,12 +143,12 @@ class BatchChecks:
             self.designs[places] = calendar([self.past[place].day for place in places], self.day)
         return self.designs[places]
 
-    def describe_comparison(self, nights: int, design: WeekdayCalendar) -> str:
+    def describe_comparison(self, version_count: int, design: WeekdayCalendar) -> str:
         """What a figure is compared with, in words."""
-        if nights == 1:
+        if version_count == 1:
             return f"{self.past[-1].version} had"
         weekday = " and the weekday" if design.weekdays else ""
-        return f"{nights} good nights{weekday} predict"
+        return f"{version_count} good nights{weekday} predict"
 
     # checks
 
@@ -489,14 +489,14 @@ class BatchChecks:
             reported.add(name)
             strengths = [pairs[pair] for pair in _pairs(name, one.partners)]
             was = ", ".join(f"{strength.before:.2f}" for strength in strengths)
-            now = ", ".join(f"{strength.tonight:.2f}" for strength in strengths)
+            now = ", ".join(f"{strength.now:.2f}" for strength in strengths)
             text = (
                 f"{name}: its values no longer go together with those of {', '.join(one.partners)}, as if they were of "
                 f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was "
                 f"{was} on average (lost {percent(one.share)}, threshold {percent(most_lost)})"
             )
             first = strengths[0]
-            yield Finding(name, "associations", first.tonight, first.before, one.share, most_lost, level, text)
+            yield Finding(name, "associations", first.now, first.before, one.share, most_lost, level, text)
 
     def duplicates(self, findings: Sequence[Finding]) -> Iterator[Finding]:
         """Rows that came twice: tonight, or tonight and in a night before."""
@@ -545,7 +545,7 @@ class PairStrength:
     """Cramér's V of two columns: the mean of the nights before, and tonight's; the same where it is not surely less."""
 
     before: float
-    tonight: float
+    now: float
 
 
 @dataclass(frozen=True)
@@ -580,7 +580,7 @@ def _find_lost_association(name: str, pairs: Mapping[tuple[str, str], PairStreng
     if not strongest:
         return None
     partners = [other for pair in strongest for other in pair if other != name]
-    return LostAssociation(partners, min(1 - pairs[pair].tonight / pairs[pair].before for pair in strongest))
+    return LostAssociation(partners, min(1 - pairs[pair].now / pairs[pair].before for pair in strongest))
 
 
 def _pairs(name: str, partners: Sequence[str]) -> list[tuple[str, str]]:

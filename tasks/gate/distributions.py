@@ -151,7 +151,7 @@ def references(cells: Cells, design: WeekdayCalendar) -> References:
     return References([*near, expected], np.clip(predicted.left_out, 0.0, None) ** 2)
 
 
-def measure_move(name: str, cells: Cells, known: References, chance: float, z: float, nights: int) -> Moved:
+def measure_move(name: str, cells: Cells, known: References, chance: float, z: float, version_count: int) -> Moved:
     """One distance of tonight's distribution from the nearest of its references.
 
     The threshold: what is passed by chance by the distances of the nights before, each measured in the same way (its
@@ -165,7 +165,7 @@ def measure_move(name: str, cells: Cells, known: References, chance: float, z: f
     figure = min(far)
     nearest = known.near[int(np.argmin(far))]
     bound = noise(name, nearest, float(cells.now.sum()), float(cells.past[-1].sum()), z)
-    early = len(past) < nights
+    early = len(past) < version_count
     floor = EARLY[name] if early else FLOORS[name]
     if name == "jensen_shannon" and len(now) > MANY and len(before) < 2:
         floor = 1.0  # no distance is larger

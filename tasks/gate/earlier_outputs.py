@@ -42,7 +42,7 @@ class Past:
 class PastVersions(NamedTuple):
     """What a night is compared with, newest first, and a sentence on each version that is left out."""
 
-    nights: list[Past]
+    versions: list[Past]
     notes: list[str]
 
 

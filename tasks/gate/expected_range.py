@@ -40,7 +40,7 @@ class WeekdayCalendar:
     """The nights before (oldest first) and tonight, as rows of a design; `weekdays`: whether these have effects."""
 
     past: Array  # nights x parameters
-    tonight: Array  # parameters
+    run_date_row: Array  # parameters
     same_weekday: int | None  # the newest night before of tonight's weekday
     weekdays: bool
 
@@ -50,16 +50,16 @@ class WeekdayCalendar:
         return len(self.past) - int(np.linalg.matrix_rank(self.past)) if len(self.past) else 0
 
 
-def calendar(days: Sequence[date | None], tonight: date | None) -> WeekdayCalendar:
+def calendar(days: Sequence[date | None], run_date: date | None) -> WeekdayCalendar:
     """The design of nights, oldest first; nights without a date count one after another.
 
     A level alone up to two nights, a trend from three on, weekdays where each that is there, and tonight's, is there
     three times.
     """
-    number = [day.toordinal() for day in days if day] if tonight and all(days) else []
-    dated = bool(number) and tonight is not None
+    number = [day.toordinal() for day in days if day] if run_date and all(days) else []
+    dated = bool(number) and run_date is not None
     times = np.array(number if dated else range(len(days)), np.float64)
-    now = float(tonight.toordinal()) if dated and tonight else float(len(days))
+    now = float(run_date.toordinal()) if dated and run_date else float(len(days))
     columns = [np.ones(len(days))]
     new = [1.0]
     if len(days) >= TREND and times.min() < times.max():
@@ -69,15 +69,15 @@ def calendar(days: Sequence[date | None], tonight: date | None) -> WeekdayCalend
         new.append((now - center) / width)
     same = None
     weekdays = False
-    if dated and tonight:
+    if dated and run_date:
         of = [day.weekday() for day in days if day]
         there = sorted(set(of))
-        same = max((place for place, weekday in enumerate(of) if weekday == tonight.weekday()), default=None)
-        if tonight.weekday() in there and len(there) > 1 and all(of.count(weekday) >= WEEKS for weekday in there):
+        same = max((place for place, weekday in enumerate(of) if weekday == run_date.weekday()), default=None)
+        if run_date.weekday() in there and len(there) > 1 and all(of.count(weekday) >= WEEKS for weekday in there):
             weekdays = True
             for weekday in there[1:]:
                 columns.append(np.array([float(one == weekday) for one in of]))
-                new.append(float(tonight.weekday() == weekday))
+                new.append(float(run_date.weekday() == weekday))
     return WeekdayCalendar(np.stack(columns, 1) if len(days) else np.zeros((0, 1)), np.array(new), same, weekdays)
 
 
@@ -111,8 +111,10 @@ def predict(figures: Array, design: WeekdayCalendar, robust: bool = True) -> Pre
     fitted = hat @ pulled
     errors = (figures - fitted) / np.sqrt(1 - leverage)[:, None]
     scale = np.maximum(_middle_scale(errors), 0.5 * np.sqrt((errors**2).mean(axis=0)))
-    scale = scale * math.sqrt(1 + float(design.tonight @ np.linalg.pinv(design.past.T @ design.past) @ design.tonight))
-    center = design.tonight @ (inverse @ pulled)
+    scale = scale * math.sqrt(
+        1 + float(design.run_date_row @ np.linalg.pinv(design.past.T @ design.past) @ design.run_date_row)
+    )
+    center = design.run_date_row @ (inverse @ pulled)
     places = [nights - 1] + ([design.same_weekday] if design.same_weekday is not None else [])
     others = np.stack([center + (figures - fitted)[place] for place in places])
     left_out = figures - (figures - fitted) / (1 - leverage)[:, None]
@@ -149,7 +151,7 @@ def expect_rows(
     rows: Sequence[float],
     days: Sequence[date | None],
     versions: Sequence[str],
-    tonight: date | None,
+    run_date: date | None,
     predicted: Sequence[float],
     design: WeekdayCalendar,
     early: bool,
@@ -161,19 +163,19 @@ def expect_rows(
     near to `predicted`, or to the seventh night before.
     """
     known = [day for day in days if day is not None]
-    if tonight is None or len(known) < len(days):
+    if run_date is None or len(known) < len(days):
         weekly = _weekly(rows, [place - WEEK if place >= WEEK else None for place in range(len(rows) + 1)])
         return Expected([*predicted, *weekly], *((WIDE, WIDE, WIDE) if early else (0.0, FEWER, MORE)))
-    if len(known) + 1 >= 2 * len({*known, tonight}):  # several runs a day
+    if len(known) + 1 >= 2 * len({*known, run_date}):  # several runs a day
         return Expected(predicted)
     if design.weekdays:
         return Expected(predicted, 0.0, FEWER, MORE)
-    same = [_same_weekday(known[:place], day) for place, day in enumerate([*known, tonight])]
+    same = [_same_weekday(known[:place], day) for place, day in enumerate([*known, run_date])]
     if (place := same[-1]) is not None:
         words = f"{versions[place]}, the last {known[place]:%A}, predicts"
         return Expected(_weekly(rows, same), 0.0, FEWER, MORE, words)
     kinds = [day.weekday() >= SATURDAY for day in known]
-    kind = tonight.weekday() >= SATURDAY
+    kind = run_date.weekday() >= SATURDAY
     if kind not in kinds:
         return Expected(predicted, WIDE, WIDE, WIDE)
     place = max(place for place, one in enumerate(kinds) if one == kind)
@@ -181,9 +183,9 @@ def expect_rows(
     return Expected([rows[place], *more], 0.0, FEWER, MORE, "" if more else f"{versions[place]} had")
 
 
-def _same_weekday(days: Sequence[date], tonight: date) -> int | None:
+def _same_weekday(days: Sequence[date], run_date: date) -> int | None:
     """The newest night of a weekday; None where that is too long ago to say something about tonight."""
-    places = [n for n, day in enumerate(days) if (tonight - day).days in range(0, WINDOW + 1, WEEK)]
+    places = [n for n, day in enumerate(days) if (run_date - day).days in range(0, WINDOW + 1, WEEK)]
     return max(places, default=None)
 
 

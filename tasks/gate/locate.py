@@ -41,7 +41,7 @@ Test = Callable[[ColumnProfile], bool]
 def with_files(
     verdict: Verdict,
     plan: Plan,
-    night: Profile,
+    profile: Profile,
     last: Profile | None,
     contract: Contract | None,
     filter: str | None,
@@ -57,8 +57,8 @@ def with_files(
     """
     tests: dict[str, dict[int, Test]] = {}
     for place, finding in enumerate(verdict.findings):
-        name = _column(finding, night)
-        test = _test(finding, name, night, last, contract) if name in plan.schema else None
+        name = _column(finding, profile)
+        test = _test(finding, name, profile, last, contract) if name in plan.schema else None
         if test is not None:
             tests.setdefault(name, {})[place] = test
     notes: list[str] = []
@@ -130,17 +130,19 @@ def _add_files(finding: Finding, files: list[str]) -> Finding:
     return replace(finding, files=tuple(files), text=text)
 
 
-def _column(finding: Finding, night: Profile) -> str:
+def _column(finding: Finding, profile: Profile) -> str:
     """The column that is searched for a finding: its own, of two that look swapped the first; "" for none."""
-    if finding.column in night.columns:
+    if finding.column in profile.columns:
         return finding.column
     if finding.check == "swapped":
-        pairs = (name for name in night.columns if finding.column.startswith(f"{name}, "))
-        return next((name for name in pairs if finding.column[len(name) + 2 :] in night.columns), "")
+        pairs = (name for name in profile.columns if finding.column.startswith(f"{name}, "))
+        return next((name for name in pairs if finding.column[len(name) + 2 :] in profile.columns), "")
     return ""
 
 
-def _test(finding: Finding, name: str, night: Profile, last: Profile | None, contract: Contract | None) -> Test | None:
+def _test(
+    finding: Finding, name: str, profile: Profile, last: Profile | None, contract: Contract | None
+) -> Test | None:
     """Whether the rows of a file have what the finding says; None where a file alone cannot show it."""
     before = last.columns.get(name) if last else None
     if finding.check == "contract" and contract is not None:
@@ -154,15 +156,15 @@ def _test(finding: Finding, name: str, night: Profile, last: Profile | None, con
         new = {(type(value), value) for value in finding.now}
         return lambda column: any((type(value), value) in new for value, _ in column.top)
     if finding.check in FIGURES:
-        return _figure_test(finding, night.columns[name])
+        return _figure_test(finding, profile.columns[name])
     if finding.check in DISTRIBUTIONS and before is not None:
-        return _distance_test(before, night.columns[name])
+        return _distance_test(before, profile.columns[name])
     return None
 
 
-def _figure_test(finding: Finding, night: ColumnProfile) -> Test | None:
+def _figure_test(finding: Finding, now: ColumnProfile) -> Test | None:
     """Whether a figure of a file is on the far side of the middle between the last good version and the night."""
-    figures = _compute_figures(night)
+    figures = _compute_figures(now)
     key = next((key for key, value in figures.items() if key.check == finding.check and value == finding.now), None)
     if key is None or finding.now == finding.before:
         return None
@@ -180,10 +182,10 @@ def _compute_figures(column: ColumnProfile) -> dict[Any, float]:
     return figures_of(Profile(column.rows, {column.name: column}))
 
 
-def _distance_test(before: ColumnProfile, night: ColumnProfile) -> Test:
+def _distance_test(before: ColumnProfile, now: ColumnProfile) -> Test:
     """Whether the values of a file are further from the last good version than three quarters of the night's distance,
     and than chance explains."""
-    least = {cells.part: 0.75 * float(jensen_shannon(cells.past[-1], cells.now)) for cells in cells_of([before], night)}
+    least = {cells.part: 0.75 * float(jensen_shannon(cells.past[-1], cells.now)) for cells in cells_of([before], now)}
 
     def test(column: ColumnProfile) -> bool:
         for cells in cells_of([before], column):

@@ -217,8 +217,8 @@ def _run_date_of(version: Path) -> str:
     if isinstance(dated, dict):
         return str(dated.get("date"))
     return (
-        str(output.nights[-1]["day"])
-        if output.nights
+        str(output.batches[-1]["day"])
+        if output.batches
         else datetime.fromtimestamp(version.stat().st_mtime, UTC).date().isoformat()
     )
 

@@ -60,15 +60,15 @@ def find_learned_files(files: Sequence[tuple[str, int, str]], known: pa.Table) -
     return again
 
 
-def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject]) -> bool:
+def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, batches: Sequence[JsonObject]) -> bool:
     """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
-    last = known.filter(pc.equal(known["night"], len(nights) - 1))  # of a history of years
+    last = known.filter(pc.equal(known["night"], len(batches) - 1))  # of a history of years
     learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
     return bool(learned) and sorted(learned) == sorted((size, digest) for _, size, digest in files)
 
 
 def check_new(
-    files: Sequence[tuple[str, int, str]], known: pa.Table, nights: Sequence[JsonObject], workflow: str = ""
+    files: Sequence[tuple[str, int, str]], known: pa.Table, batches: Sequence[JsonObject], workflow: str = ""
 ) -> None:
     """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both, and the
     version of that night in the output that has the fitted workflow."""
@@ -76,9 +76,9 @@ def check_new(
     if not again:
         return
     lines = [
-        f"{path} was learned in the night of {nights[night]['day']}"
+        f"{path} was learned in the night of {batches[night]['day']}"
         + (f" as {before}" if before != path else "")
-        + _version_text(workflow, nights[: night + 1])
+        + _version_text(workflow, batches[: night + 1])
         for path, before, night in again[:SHOWN]
     ]
     if len(again) > SHOWN:
@@ -87,7 +87,7 @@ def check_new(
         "name only the new files in source.path, or learn these again: refit.again: true "
         "(rowmill run --set refit.again=true, rowmill refit --again)"
     )
-    if is_last_batch(files, known, nights):
+    if is_last_batch(files, known, batches):
         do = (
             "nothing is left to do if this is the run of that night, cut off when it was published; else name new files"
         )
@@ -99,11 +99,11 @@ def check_new(
     )
 
 
-def _version_text(workflow: str, nights: Sequence[JsonObject]) -> str:
+def _version_text(workflow: str, batches: Sequence[JsonObject]) -> str:
     """The version of the last of the nights, as the end of a sentence; "" where it is not there."""
     path = Path(workflow)
     versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []
-    of_night = [one for one in versions if PublishedOutput(one).nights == [*nights]]
+    of_night = [one for one in versions if PublishedOutput(one).batches == [*batches]]
     return f": this night is {of_night[-1].name}" if of_night else ""
 
 

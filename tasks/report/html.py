@@ -126,14 +126,14 @@ def _write_report(folder: Path) -> Path:
     saved = load_fitted(folder, look=True)
     columns = Schema(c for c in saved.schema.columns if c.name != ROW)
     bound = Bound(*_subject(saved.final, columns, manifest), saved.state.values)
-    lines, nights, growth = _read_batches(find_fitted_folder(folder))
+    lines, batches, growth = _read_batches(find_fitted_folder(folder))
     facts = page.Facts(
         redact(manifest.data),
         bound,
         saved.state.values,
         target=str(folder.resolve()),
         history=lines,
-        nights=nights,
+        batches=batches,
         growth=growth,
     )
     with no_space(folder):

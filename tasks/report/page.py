@@ -62,7 +62,7 @@ class Facts:
     target: str = ""
     performance: str = ""  # name of Dask's performance report beside it
     history: Sequence[str] = ()  # the nights that were learned, and sizes, in words
-    nights: Sequence[JsonObject] = ()
+    batches: Sequence[JsonObject] = ()
     growth: Sequence[JsonObject] = ()  # what the last refit did with each step
     upstream: Sequence[str] = ()  # the paths that the output was made of
 

@@ -87,15 +87,15 @@ class PublishedOutput:
         return [str(state) for state in self.fitted.get("ancestors", ())]
 
     @property
-    def nights(self) -> list[JsonObject]:
+    def batches(self) -> list[JsonObject]:
         """The batches that its fitted workflow has learned, the oldest first."""
-        nights: list[JsonObject] = (self.fitted.get("history") or {}).get("nights") or []
-        return nights
+        batches: list[JsonObject] = (self.fitted.get("history") or {}).get("nights") or []
+        return batches
 
     @property
     def has_ids(self) -> bool:
         """Whether it has learned ids; one that does not say so counts as if it had."""
-        return not self.nights or bool(self.nights[-1].get("ids", True))
+        return not self.batches or bool(self.batches[-1].get("ids", True))
 
     @cached_property
     def versions(self) -> tuple[PublishedOutput, ...]:

@@ -168,7 +168,7 @@ class TestFiles:
         for number, folder in enumerate(folders):
             of = make_batch(number, 2_000, seed=5)
             assert pq.read_table(folder / "part-00000.parquet").equals(make_batch_table(of))
-        assert (summary.nights, summary.files) == (3, 3)
+        assert (summary.batches, summary.files) == (3, 3)
         assert summary.rows == sum(make_batch(number, 2_000, seed=5).rows for number in range(3))
 
     def test_each_night_alone_has_the_same_bytes(self, tmp_path):

@@ -224,7 +224,7 @@ def test_texts_are_read_as_in_the_fit_and_split_once(
     looks: list[str] = []
     whole = key_ranges.reduce_by_key
     monkeypatch.setattr(
-        "tasks.shuffle.row_sets.reduced_ranges", lambda *args, **more: looks.append("look") or whole(*args, **more)
+        "tasks.shuffle.row_sets.reduce_by_key", lambda *args, **more: looks.append("look") or whole(*args, **more)
     )
     path = str(tmp_path / "data" / "*.csv")
     splits = Dataset(path, engine=engine).split("last", column="t", together="u", valid=1, test=1)

@@ -383,7 +383,7 @@ def sample(
             options = {"drift": drift, "columns": columns}
             written = make_sample(name.value, path, rows, seed, files=files, format=format.value, **options)
     size = f"{amount(written.bytes)}, {written.seconds:.1f} s"
-    days = f"{written.nights} night(s) of " if nights else ""
+    days = f"{written.batches} night(s) of " if nights else ""
     text = f"{written.rows:,} rows of {days}{name.value} in {written.files} file(s), {size}"
     console.print(f"{text}: {path}", soft_wrap=True, markup=False)
 

@@ -124,7 +124,7 @@ def true_mask(
 ) -> Array:
     """`filter_mask` for a frame of an engine, whose columns may be dictionary-encoded."""
     verbs = engine_of(frame[condition.columns[0]])
-    columns = {name: verbs.decoded(frame[name]) for name in condition.columns}
+    columns = {name: verbs.decode_column(frame[name]) for name in condition.columns}
     return verbs.xp.asarray(filter_mask(condition, columns, failed=failed, strict=strict, whole=whole))
 
 
@@ -338,7 +338,7 @@ class _StepRunner:
         like = self.columns[self.of.columns[0]]
         null = self.nulls(value)
         column = self.engine.column(bare(value), step.args[0].dtype, like)
-        hashes = self.engine.hashed(column, *step.value, self.whole)
+        hashes = self.engine.hash_column(column, *step.value, self.whole)
         valid = None if null is None else self.engine.xp.broadcast_to(~null, (self.rows,))
         return Flat(hashes.astype("int64"), valid, losses_of(value), bounds=(0, 2**32 - 1))
 

@@ -27,13 +27,13 @@ from tasks.engines.expression.verbs_numbers import Flat
 
 NAME = "apart"
 ARRAYS = (
-    "numbers", "run_codes", "sorted_within", "hash_columns", "hash_rows", "null_rows", "row_numbers", "list_lengths",
+    "numbers", "run_codes", "sort_within", "hash_columns", "hash_rows", "null_rows", "row_numbers", "list_lengths",
     "extremes_by", "sum_by", "exact_sums_by", "run_sums", "vocabulary_ids",
 )  # fmt: skip
 TAKEN = ("from_numbers", "take", "make_lists", "cut")  # kernels that take arrays and give none
 VERBS = (
     "flat", "from_arrow", "text_compare", "text_in", "length", "list_length", "contains", "startswith", "is_null",
-    "hashed", "to_arrow", "column", "text_where",
+    "hash_column", "to_arrow", "column", "text_where",
 )  # fmt: skip
 
 
