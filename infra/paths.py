@@ -8,7 +8,7 @@ import os
 def expand_home(path: str) -> str:
     """The path with a home in the place of `~`; as it is where the home is unknown, of which `Path` makes a raw error.
 
-    >>> expanded("~nobody-of-this-name/x")
+    >>> expand_home("~nobody-of-this-name/x")
     '~nobody-of-this-name/x'
     """
     return os.path.expanduser(path)  # noqa: PTH111

@@ -125,7 +125,7 @@ def report_failures(command: Callable[P, R]) -> Callable[P, R]:
 def unwrap_paragraphs(text: str) -> str:
     r"""A docstring for a terminal of any width: a paragraph is one line, unless its lines are indented.
 
-    >>> unwrapped("First\n    line.\n\n    Examples\n\n      rowmill run\n      rowmill new\n    ")
+    >>> unwrap_paragraphs("First\n    line.\n\n    Examples\n\n      rowmill run\n      rowmill new\n    ")
     'First line.\n\nExamples\n\n  rowmill run\n  rowmill new'
     """
     paragraphs = inspect.cleandoc(text).split("\n\n")

@@ -621,7 +621,7 @@ def with_own_sample(base: JsonObject, over: JsonObject, out: JsonObject) -> Json
 def merge_maps(base: JsonObject, over: JsonObject) -> JsonObject:
     """`over` laid over `base`: maps merge, everything else is replaced.
 
-    >>> merged({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
+    >>> merge_maps({"a": {"x": 1, "y": [1, 2]}}, {"a": {"y": [3]}})
     {'a': {'x': 1, 'y': [3]}}
     """
     out = dict(base)

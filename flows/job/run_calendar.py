@@ -45,7 +45,7 @@ class Calendar:
     def run_date_of(self, moment: datetime) -> date:
         """The night of an instant.
 
-        >>> Calendar("Europe/Berlin", hourly=True).night(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
+        >>> Calendar("Europe/Berlin", hourly=True).run_date_of(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
         '2026-10-25T01:00:00+00:00'
         """
         return self._hour(moment) if self.hourly else moment.astimezone(zone_of(self.timezone)).date()

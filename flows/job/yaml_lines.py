@@ -53,7 +53,7 @@ class Lines:
     >>> lines = Lines().of("label: [a]\\noutput:\\n  seed: x\\n", "job.yaml")
     >>> lines.place(("output", "seed"))
     ' (line 3 of job.yaml)'
-    >>> lines.changed("output.seed").place(("output", "seed"))
+    >>> lines.forget_line("output.seed").place(("output", "seed"))
     ''
     """
 

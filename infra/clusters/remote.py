@@ -191,7 +191,7 @@ def worker_settings(
 def nest_settings(settings: Keywords) -> Keywords:
     """Settings with dots as the tree that Dask keeps.
 
-    >>> nested({"a.b": 1, "a.c.d": 2})
+    >>> nest_settings({"a.b": 1, "a.c.d": 2})
     {'a': {'b': 1, 'c': {'d': 2}}}
     """
     tree: dict[str, Any] = {}

@@ -75,7 +75,7 @@ def make_start_error(error: Exception, lines: Sequence[str]) -> GiveUpError:
 def describe_last_lines(lines: Sequence[str]) -> str:
     """The last lines of workers, in words.
 
-    >>> written(["Traceback ..\\n", "MemoryError\\n"])
+    >>> describe_last_lines(["Traceback ..\\n", "MemoryError\\n"])
     'it wrote: Traceback .. / MemoryError'
     """
     last = [line.strip() for line in lines if line.strip()]

@@ -70,7 +70,7 @@ def plain_type(dtype: pa.DataType) -> pa.DataType:
 def size_property_of(dtypes: Iterable[pa.DataType]) -> dict[str, int]:
     """The property of a column of lists whose types all have the same length; {} for others.
 
-    >>> fixed_size([pa.list_(pa.int8(), 2)] * 2), fixed_size([pa.list_(pa.int8(), 2), pa.list_(pa.int8())])
+    >>> size_property_of([pa.list_(pa.int8(), 2)] * 2), size_property_of([pa.list_(pa.int8(), 2), pa.list_(pa.int8())])
     ({'fixed_size': 2}, {})
     """
     sizes = {dtype.list_size if pa.types.is_fixed_size_list(dtype) else None for dtype in dtypes}

@@ -25,7 +25,7 @@ class Markdown(str):
 def escape_markdown(text: str) -> str:
     r"""A text of the data in Markdown: nothing in it is markup or a link, and it is one line.
 
-    >>> print(escaped("![x](http://h/y)"), escaped("user_id _x_"), escaped("a\n<b>"))
+    >>> print(escape_markdown("![x](http://h/y)"), escape_markdown("user_id _x_"), escape_markdown("a\n<b>"))
     !\[x\](http\://h/y) user_id \_x\_ a \<b\>
     """
     return text if isinstance(text, Markdown) else MARKUP.sub(r"\\\g<0>", visible(" ".join(str(text).split())))
@@ -34,7 +34,7 @@ def escape_markdown(text: str) -> str:
 def unescape_markdown(text: str) -> str:
     r"""A Markdown text without the escapes of `escape_markdown`, as a terminal or a file shows it.
 
-    >>> print(unescaped(escaped("out_/a|b <c>")))
+    >>> print(unescape_markdown(escape_markdown("out_/a|b <c>")))
     out_/a|b <c>
     """
     return ESCAPE.sub(r"\1", text)

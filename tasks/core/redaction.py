@@ -21,7 +21,7 @@ QUERY = re.compile(r"(\w+://[^\s?'\"]+?)(\?[^\s'\"]+|#[^\s'\"]*=[^\s'\"]*)")  # 
 def redact(value: object, name: str = "") -> Any:
     """The value with `(not shown)` for entries named like secrets; URLs lose user names and queries (signatures).
 
-    >>> redacted({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
+    >>> redact({"path": "s3://key:word@bucket/x?sig=1", "storage_options": {"key": "a"}, "keys": ["user"]})
     {'path': 's3://bucket/x', 'storage_options': '(not shown)', 'keys': ['user']}
     """
     if isinstance(value, Mapping):

@@ -265,7 +265,7 @@ DESCRIPTION = "rowmill"  # the key under which Parquet and Arrow files say what 
 def make_file_metadata(schema: Schema) -> dict[str, str]:
     """The key-value metadata of a file about its columns beyond their types: tags, cardinality, embedding size.
 
-    >>> described(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
+    >>> make_file_metadata(Schema([Column("x", pa.float32(), frozenset(["target"]))]))
     {'rowmill': '{"columns": [{"name": "x", "dtype": "float32", "tags": ["target"]}]}'}
     """
     return {DESCRIPTION: json.dumps({"columns": schema.to_json()}, default=str)}

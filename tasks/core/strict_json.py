@@ -17,7 +17,7 @@ NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 def encode_floats(value: object) -> Any:
     """The value with {"float": "inf"}, "-inf" or "nan" in place of every float that is not finite.
 
-    >>> encoded({"edges": [float("-inf"), 0.5], "values": (1, False)})
+    >>> encode_floats({"edges": [float("-inf"), 0.5], "values": (1, False)})
     {'edges': [{'float': '-inf'}, 0.5], 'values': [1, False]}
     """
     if isinstance(value, float):
@@ -30,7 +30,7 @@ def encode_floats(value: object) -> Any:
 def decode_floats(value: object) -> Any:
     """The value that `encode_floats` wrote.
 
-    >>> decoded({"edges": [{"float": "-inf"}, 0.5]})
+    >>> decode_floats({"edges": [{"float": "-inf"}, 0.5]})
     {'edges': [-inf, 0.5]}
     """
     if isinstance(value, Mapping):
@@ -45,7 +45,7 @@ def to_marked_json(value: object) -> object:
 
     A named tuple keeps its name, so that `from_marked_json` can refuse it.
 
-    >>> marked((1, {2: "b"}))
+    >>> to_marked_json((1, {2: "b"}))
     {'tuple': [1, {'items': [[2, 'b']]}]}
     """
     if isinstance(value, tuple):
@@ -61,7 +61,7 @@ def to_marked_json(value: object) -> object:
 def from_marked_json(value: object) -> object:
     """The value that `to_marked_json` wrote; a TypeError for a tuple of a class of its own.
 
-    >>> unmarked({"tuple": [1, {"items": [[2, "b"]]}]})
+    >>> from_marked_json({"tuple": [1, {"items": [[2, "b"]]}]})
     (1, {2: 'b'})
     """
     if isinstance(value, dict) and _is_mark(value):

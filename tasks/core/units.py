@@ -107,9 +107,9 @@ def to_epoch_units(text: str, unit: str) -> int | float:
     """A time in ISO 8601 as a number of units since 1970: whole where it is whole, else the least float that is not
     before it.
 
-    >>> counted("2024-01-02", "s"), counted("2024-01-02T00:00:00.5", "s"), counted("2024-01-02", "ns")
+    >>> to_epoch_units("2024-01-02", "s"), to_epoch_units("2024-01-02T00:00:00.5", "s"), to_epoch_units("2024-01-02", "ns")
     (1704153600, 1704153600.5, 1704153600000000000)
-    >>> counted("2024-01-02T00:00:00.000000001", "s")
+    >>> to_epoch_units("2024-01-02T00:00:00.000000001", "s")
     1704153600.0000002
     """
     exact = Fraction(nanoseconds(text) * PER_SECOND[unit], 10**9)

@@ -179,7 +179,7 @@ def _round_outward(value: float, up: bool) -> str:
 
     YAML reads a number with an exponent as text unless it has a point.
 
-    >>> _rounded(3.2, False), _rounded(199.0, True), _rounded(-7, False), _rounded(-7, True), _rounded(1e-7, True)
+    >>> _round_outward(3.2, False), _round_outward(199.0, True), _round_outward(-7, False), _round_outward(-7, True), _round_outward(1e-7, True)
     ('0', '400', '-20', '0', '2.0e-07')
     """
     if (value >= 0) != up or value == 0:
@@ -193,7 +193,7 @@ def _round_outward(value: float, up: bool) -> str:
 def quote_yaml(value: object) -> str:
     """A value as YAML in one line.
 
-    >>> quoted("a"), quoted("no"), quoted(True), quoted("1:2"), quoted(7)
+    >>> quote_yaml("a"), quote_yaml("no"), quote_yaml(True), quote_yaml("1:2"), quote_yaml(7)
     ('a', "'no'", 'true', "'1:2'", '7')
     """
     import yaml

@@ -77,7 +77,7 @@ def list_acceptances(note: GateNote) -> list[str]:
 def format_figure(value: object) -> str:
     """A figure in few digits; "" for none.
 
-    >>> [shown(value) for value in (0.123456, 1234567, None, "a", 2.0)]
+    >>> [format_figure(value) for value in (0.123456, 1234567, None, "a", 2.0)]
     ['0.1235', '1,234,567', '', 'a', '2']
     """
     if value is None:

@@ -84,7 +84,7 @@ def merge_seen(parts: Iterable[Seen]) -> Seen:
 def sum_counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sums of counts by name.
 
-    >>> summed([{"a": 1}, {"a": 2, "b": 0}])
+    >>> sum_counts([{"a": 1}, {"a": 2, "b": 0}])
     {'a': 3, 'b': 0}
     """
     total: dict[str, int] = {}

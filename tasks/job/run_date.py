@@ -160,7 +160,7 @@ def resolve_patterns(text: str, run_date: RunDate, where: str = "") -> str:
     `{hour-1}` the one before (hours that passed: over a change of the clocks none is left out and none comes twice,
     told apart by `%z`). A format of strftime may follow: `{date-1:%Y/%m/%d}`. Without one: `%Y-%m-%d` and `%H`.
 
-    >>> resolved("logs/{date-1:%Y/%m/%d}/{{a}}", parse_run_date("2026-03-01", "UTC"))
+    >>> resolve_patterns("logs/{date-1:%Y/%m/%d}/{{a}}", parse_run_date("2026-03-01", "UTC"))
     'logs/2026/02/28/{a}'
     """
 

@@ -129,7 +129,7 @@ def group_files(files: Sequence[File], root: str) -> Iterator[Arrival]:
     A job reads files of one format, so files of different formats (by suffix) are different arrivals.
 
     >>> files = [File("in/x", 1, 0), File("in/day=1/h=1/y", 2, 0), File("in/day=1/z", 3, 0)]
-    >>> for arrival in grouped(files, "in"):
+    >>> for arrival in group_files(files, "in"):
     ...     print(arrival)
     Arrival(folder='in', paths=['in/x'], bytes=1)
     Arrival(folder='in/day=1', paths=['in/day=1/h=1/y', 'in/day=1/z'], bytes=5)

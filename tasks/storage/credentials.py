@@ -130,7 +130,7 @@ def _texts(key: str, value: object) -> Iterator[str]:
 def mask_secrets(text: str, options: Mapping[str, Any] | None) -> str:
     """The text with *** for the secrets of the options.
 
-    >>> masked("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
+    >>> mask_secrets("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
     '403 for key *** at https://store:9000'
     """
     for secret in secrets_in(options):

@@ -94,7 +94,7 @@ def have_previews_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows.preview import own_process
 
     monkeypatch.setattr(own_process, "make_preview", look_here)
-    monkeypatch.setattr(own_process, "PreviewProcess", lambda: nullcontext(SimpleNamespace(looked=look_here)))
+    monkeypatch.setattr(own_process, "PreviewProcess", lambda: nullcontext(SimpleNamespace(make_preview=look_here)))
 
 
 def look_here(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Any:

@@ -111,7 +111,7 @@ def _entries(values: pa.MapArray) -> pa.StructArray:
 def from_stand_in(values: pa.Array, dtype: pa.DataType) -> pa.Array:
     """The array of type `dtype` from its stand-in.
 
-    >>> restored(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
+    >>> from_stand_in(stand_in(pa.array([{"a": b"x"}, None])), pa.struct([("a", pa.binary())])).to_pylist()
     [{'a': b'x'}, None]
     """
     rows = len(values)

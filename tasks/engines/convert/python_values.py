@@ -10,7 +10,7 @@ import pyarrow as pa
 def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values as Python objects; a time outside the years 1 to 9999 as text.
 
-    >>> listed(pa.array([0, 2**40], pa.timestamp("s")))
+    >>> to_python_list(pa.array([0, 2**40], pa.timestamp("s")))
     [datetime.datetime(1970, 1, 1, 0, 0), '1099511627776 s since 1970']
     """
     try:

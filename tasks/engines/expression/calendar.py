@@ -15,7 +15,7 @@ DAY = NANOSECONDS["day"]
 def format_learned_time(ticks: int, unit: str) -> str | list[str | int]:
     """A learned time as it is saved: ISO text in UTC, or [unit, count] where no such text says exactly the same.
 
-    >>> written(1_600_000_000_000, "ms"), written(2**62, "s")
+    >>> format_learned_time(1_600_000_000_000, "ms"), format_learned_time(2**62, "s")
     ('2020-09-13 12:26:40.000', ['s', 4611686018427387904])
     """
     dtype = pa.date32() if unit == "day" else pa.timestamp(unit)

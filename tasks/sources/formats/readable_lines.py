@@ -181,7 +181,7 @@ def _headers(names: tuple[str, ...], dialect: Dialect, encoding: str) -> tuple[b
 def _join_records(parts: list[bytes]) -> bytes:
     r"""Join runs of whole records; a CR becomes LF where the LF behind it would turn two line ends into one.
 
-    >>> _joined([b"a\r", b"", b"\n"])
+    >>> _join_records([b"a\r", b"", b"\n"])
     b'a\n\n'
     """
     runs = [part for part in parts if part]
