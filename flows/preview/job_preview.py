@@ -44,8 +44,10 @@ from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.exploded import describe_explode
 from tasks.sources.planning import make_plan
 from tasks.sources.uniting import uniting_notes, without_unused
-from tasks.stages.ingest import check_columns, naming_valid, same_schema, under_rules
+from tasks.stages.column_checks import check_columns, check_same_types
 from tasks.stages.needs import ResourceEstimate, needs, too_little_memory, too_small
+from tasks.stages.plan_splits import apply_contract
+from tasks.stages.source_files import naming_valid
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import Sampled, list_used_columns, phases_of, run_trial
 from tasks.storage.atomic import existing
@@ -303,13 +305,13 @@ def _plans(
                 )
             if request.rules is not None:
                 try:
-                    plan, notes = under_rules(plan, request.rules, split)
+                    plan, notes = apply_contract(plan, request.rules, split)
                     contract += notes
                 except DataError as error:
                     refused.append(error)
             plans[split] = adapt_plan(request, plan)
     if source.valid:
-        same_schema(plans["train"].schema, plans["valid"].schema)
+        check_same_types(plans["train"].schema, plans["valid"].schema)
     return plans
 
 

@@ -6,61 +6,34 @@ In: the request. Out: `plan.json` in the staging folder, with files, blocks and 
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from tasks.cluster.parallelism import sizing
 from tasks.cluster.pool import Pool
-from tasks.core.contract import Contract, check_contract
-from tasks.core.dtypes import dtype_name
-from tasks.core.plan import PARSED, Block, File, Plan, Sizing
-from tasks.core.schema import Schema
-from tasks.core.settings import OF_STEPS
+from tasks.core.plan import File
 from tasks.core.stage_results import IngestResult
 from tasks.core.strict_json import JsonObject
-from tasks.errors import DataError, JobError, NoInputError, near
-from tasks.graph.binding import Bound
-from tasks.graph.row_rules import Division, RowRules
-from tasks.job.apply_fitted import adapt_plan, adopt, base_schema, bound_of, differences_of, missing_labels, null_types
+from tasks.errors import DataError, JobError
+from tasks.job.apply_fitted import adopt, bound_of, differences_of, missing_labels
 from tasks.job.fingerprints import fingerprint
-from tasks.job.learned_files import check_new, digest_file_samples, find_learned_files
+from tasks.job.learned_files import check_new, find_learned_files
 from tasks.job.published_before import find_published_work
 from tasks.job.refitting import LEARN_FROM, copy_base, history_before
 from tasks.job.request import PlanOf, Request
-from tasks.job.source_rules import check_splitting, condition_columns
-from tasks.job.text_order import check_text_order
-from tasks.shuffle.group_by_keys import by_keys, check_runs
-from tasks.shuffle.key_ranges import SourceRows, empty_folder
-from tasks.shuffle.parts import check_types
+from tasks.job.source_rules import condition_columns
 from tasks.shuffle.row_order import number_of_files
-from tasks.shuffle.row_sets import check_unique, find_repeated_rows, split_division
-from tasks.sources.bad_lines import FileWithBadLines, bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.exploded import describe_explode
-from tasks.sources.formats import FORMATS, read_options
-from tasks.sources.parsed_text import locate_block_file, with_parsed, write_table
-from tasks.sources.planning import (
-    NoRowsError,
-    NoValidationRowsError,
-    make_plan,
-    partition_size,
-)
-from tasks.sources.reader import read
-from tasks.sources.uniting import differ, in_one_type, uniting_notes, with_missing, without_unused
-from tasks.stages.needs import ResourceEstimate, check_needs
+from tasks.sources.bad_lines import bad_lines_text, target_of, write_bad_lines
+from tasks.sources.formats import read_options
+from tasks.sources.uniting import differ
+from tasks.stages.column_checks import check_columns, check_same_types
+from tasks.stages.plan_splits import check_run_needs, plan_splits
+from tasks.stages.planned_split import PlannedSplit
 from tasks.stages.progress import Progress, no_progress
+from tasks.stages.source_files import find_lookalike_data, list_files, list_split_paths
 from tasks.stages.statistics import modes_of
-from tasks.stages.trial import list_profiled_columns, list_used_columns
-from tasks.storage import hive
 from tasks.storage.atomic import write_json
-from tasks.storage.files import check_unchanged, expand
-from tasks.storage.files_being_read import FOLDER
-from tasks.storage.sample_data import describe_sample_data, find_sample_folders
+from tasks.storage.sample_data import describe_sample_data
 from tasks.storage.sidecars import check_sidecars
 
 
@@ -74,13 +47,13 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     if request.base:
         modes_of(request)
         copy_base(request)
-    paths = _paths(request)
+    paths = list_split_paths(request)
     storage_options = read_options(request.source)["storage_options"]
-    listed = {split: _list_files(split, path, storage_options) for split, path in paths.items()}
+    listed = {split: list_files(split, path, storage_options) for split, path in paths.items()}
     if LEARN_FROM in listed and (twice := listed[LEARN_FROM].keys() & listed[request.plan_names[0]].keys()):
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the night is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
-    sample = _find_lookalike_data(listed) + (request.origin.made_up if request.origin else [])
+    sample = find_lookalike_data(listed) + (request.origin.made_up if request.origin else [])
     result = _plan(request, pool, paths, listed, sample, began)
     saved = PlanOf(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
@@ -117,7 +90,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         repeated=_describe_repeated_rows(request, saved),
         divided=_describe_division(request, saved),
         again=again,
-        estimate={} if published or request.flow == "fit" else _check_run_needs(request, plans, pool).summary(),
+        estimate={} if published or request.flow == "fit" else check_run_needs(request, plans, pool).summary(),
         published=str(published or ""),
         seconds=time.perf_counter() - start,
     )
@@ -145,24 +118,6 @@ def _describe_division(request: Request, saved: PlanOf) -> str:
     return division.text + (more if other_order else "")
 
 
-def _paths(request: Request) -> JsonObject:
-    """The path of each split of a job, and that of the rows which steps learn from that the base does not have."""
-    source = request.source
-    paths = {"train": source.path, "valid": source.valid} if source.valid else {"": source.path}
-    if request.base and request.base.learn_from:
-        paths[LEARN_FROM] = request.base.learn_from
-    return paths
-
-
-def _find_lookalike_data(listed: Mapping[str, Mapping[str, File]]) -> list[JsonObject]:
-    """The look-alike data among the files of each split."""
-    return [
-        one | {"of": "valid"} if split == "valid" else one
-        for split, files in listed.items()
-        for one in find_sample_folders(files)
-    ]
-
-
 def _check_output(request: Request, saved: PlanOf) -> None:
     """Refuse an output that exists and is not the work of this request: the check that a run which resumes has left."""
     if not request.resumes:
@@ -186,13 +141,6 @@ def _refuse_learned(request: Request, saved: PlanOf) -> int:
             saved.path.unlink(missing_ok=True)  # nothing was begun that a later run could finish
             raise
     return len(find_learned_files(saved.learned_files, files))
-
-
-def _digest_files(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool) -> list[list[Any]]:
-    """Path, size and digest of the files that have rows."""
-    files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
-    digests = _map_in_chunks(pool, partial(digest_file_samples, storage_options=storage_options), files)
-    return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 
 class _PlanResult(NamedTuple):
@@ -238,13 +186,13 @@ def _plan(
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
-        planned = _plan_splits(request, pool, paths)
+        planned = plan_splits(request, pool, paths)
         notes = [note for one in planned.values() for note in one.notes]
         grown = [note for one in planned.values() for note in one.grown]
         if target:
             write_bad_lines(target, [one.bad for one in planned.values()])
         if request.source.valid:
-            same_schema(planned["train"].plan.schema, planned["valid"].plan.schema)
+            check_same_types(planned["train"].plan.schema, planned["valid"].plan.schema)
         _note_plans(saved, planned)
         depends_on_users = request.source.parse_once or any(differ(one.plan) for one in planned.values())
         saved.data["users"] = users if depends_on_users else None
@@ -254,17 +202,7 @@ def _plan(
     return _PlanResult(reused, notes, grown)
 
 
-def _plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, Planned]:
-    """Plan each split, and the rows from which alone is learned in the types of the others."""
-    planned = {split: _plan_split(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
-    if LEARN_FROM in paths:  # in the types of the night
-        known = base_schema(request, planned[request.plan_names[0]].plan.schema)
-        alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
-        planned[LEARN_FROM] = _plan_split(alike, LEARN_FROM, paths[LEARN_FROM], pool)
-    return planned
-
-
-def _note_plans(saved: PlanOf, planned: Mapping[str, Planned]) -> None:
+def _note_plans(saved: PlanOf, planned: Mapping[str, PlannedSplit]) -> None:
     """Take the plans of all splits, and what is known of their rows and files, into the data of `plan.json`."""
     saved.set_plans(
         {split: one.plan for split, one in planned.items()},
@@ -287,227 +225,3 @@ def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, i
         plan = saved.plan(split)
         files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
     return files
-
-
-def _list_files(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
-    """The files of a split by their paths."""
-    with naming_valid(split):
-        return {file.path: file for file in expand(path, storage_options)}
-
-
-@contextmanager
-def naming_valid(split: str) -> Iterator[None]:
-    """Errors that speak of `source.path` become those of `source.valid`, where the split is `valid`, or of
-    `refit.learn_from`."""
-    try:
-        yield
-    except (NoInputError, NoRowsError) as error:
-        if split == LEARN_FROM:
-            raise DataError(
-                "there are no rows to learn from",
-                where=f"refit.learn_from: {error.where}",
-                why=error.why or error.what,
-                do="correct refit.learn_from, or leave it out",
-            ) from None
-        if split != "valid":
-            raise
-        kind = NoInputError if isinstance(error, NoInputError) else NoValidationRowsError
-        raise kind(
-            "there are no validation data",
-            where=f"source.valid: {error.where}",
-            why=error.why or error.what,
-            do="correct source.valid, or leave it out",
-        ) from None
-    except JobError as error:
-        key = {"valid": "source.valid", LEARN_FROM: "refit.learn_from"}.get(split)
-        if key is None or not error.where.startswith("source.path"):
-            raise
-        where = error.where.replace("source.path", key, 1)
-        raise type(error)(error.what, where=where, why=error.why, do=error.do) from None
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The plan of one split, and what was seen on the way to it.
-
-    With `source.keys` it is the plan of the rows grouped by keys, in scratch files: `origins` are the source's
-    own files then, else None. `bad` is the plan of the files with their bad lines, `learned` the files that are learned
-    from, `notes` a sentence for each column that the contract has a rule for, `grown` one for each used column about
-    which files differ, `columns` the types of all columns of the source. `repeated` are the rows that `source.unique`
-    leaves out (path, digest, rows), `division` is what a look at all rows says of the splits; None where there was
-    nothing to look for. `exploded` is a sentence on the lists that became rows; "" without any.
-    """
-
-    plan: Plan
-    bad: tuple[Plan, list[FileWithBadLines]]
-    learned: list[list[Any]]
-    notes: list[str]
-    grown: list[str]
-    columns: dict[str, str]
-    origins: list[Any] | None = None
-    repeated: JsonObject | None = None
-    division: Division | None = None
-    exploded: str = ""
-
-
-def _plan_split(request: Request, split: str, path: object, pool: Pool) -> Planned:
-    """Plan one split."""
-    source = request.source
-    engine = request.of_stage(request.planned_stage).engine
-    limits = sizing(engine, pool.planned_for, request.run.min_partition_size)
-    with naming_valid(split):
-        plan = make_plan(
-            source.model_copy(update={"path": path, "valid": None}),
-            parallel_map=partial(_map_in_chunks, pool),
-            sizing=limits,
-            null_types=null_types(request),
-            fit=request.fit,
-            notes=str(request.staging.folder / FOLDER),
-        )
-    bad = plan, bad_lines_of(plan)
-    notes: list[str] = []
-    if request.rules is not None:
-        plan, notes = under_rules(plan, request.rules, split)
-    types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
-    plan = adapt_plan(request, plan)
-    if split != LEARN_FROM:
-        modes_of(request, plan.schema)
-    bound = bound_of(request, plan.schema)
-    used = list_used_columns(request, bound)
-    plan = without_unused(plan, used)
-    sort = request.output.sort_by if request.flow != "fit" else []
-    check_text_order(plan, plan, source, pool, bound, sort)
-    check_columns(request, bound)  # columns and types, before any row is read
-    learns = split == request.plan_names[0] and not request.fitted
-    learned = _digest_files(plan, read_options(source)["storage_options"], pool) if learns else []
-    planned = Planned(plan, bad, learned, notes, uniting_notes(plan, used), types, exploded=describe_explode(plan))
-    if (source.parse_once or source.keys) and request.flow != "fit":
-        _check_run_needs(request, {split: plan}, pool)  # before their scratch files are written
-    if source.parse_once:
-        columns = [name for name in plan.schema if name in used or source.keys]  # the rows of keys have all columns
-        plan = _parse_text(plan, request.staging.folder / f"{PARSED}{split}", columns, pool)
-        planned = replace(planned, plan=plan)
-    return _look_at_rows(request, split, planned, limits, pool)
-
-
-def _look_at_rows(request: Request, split: str, planned: Planned, limits: Sizing, pool: Pool) -> Planned:
-    """The planned split with what `source.unique` and `source.split` find in its rows; with `source.keys`, with the
-    plan of the files into which rows of the same key are brought together."""
-    source = request.source
-    run = request.run
-    folder = request.staging.folder
-    plan = planned.plan
-    rows = SourceRows(
-        plan, plan, request.engine, pool, source.filter, exchange=run.exchange, floor=run.min_partition_size
-    )
-    if source.unique:
-        repeats, count = find_repeated_rows(rows, source.unique, folder / f"repeated{split}.bits")
-        rows = replace(rows, rules=RowRules(repeats))
-        file = {"path": "", "digest": ""} if source.keys else {"path": repeats.path, "digest": repeats.digest}
-        repeated = {**file, "rows": count}  # rows grouped by keys are written without them
-        planned = replace(planned, repeated=repeated)
-    if source.split:
-        planned = replace(planned, division=split_division(rows, source.split, folder))
-    if not source.keys:
-        return planned
-    size = partition_size(source, plan.nbytes, limits)
-    keyed = by_keys(replace(rows, filter=None), source.keys, source.sort_by, folder / f"keyed{split}", size)
-    shutil.rmtree(folder / f"{PARSED}{split}", ignore_errors=True)  # the keyed files have its rows
-    return replace(planned, plan=keyed, origins=[file.to_json() for file in plan.files])
-
-
-def under_rules(plan: Plan, contract: Contract, split: str) -> tuple[Plan, list[str]]:
-    """The plan of a split under a contract, and a sentence for each column that it has a rule for; a DataError for what
-    it freezes."""
-    allowed = check_contract(plan.schema, contract, f"source.{split or 'path'}")
-    plan = with_missing(replace(plan, schema=allowed.schema), contract.missing_rules)
-    return plan, [note.text for note in allowed.notes]
-
-
-def _parse_text(plan: Plan, folder: Path, columns: Sequence[str], pool: Pool) -> Plan:
-    """Write these columns of every block of text to an Arrow file; the plan that reads them from there."""
-    if not FORMATS[plan.format].ranged:
-        why = f"files of {plan.format} store columns, which every stage reads about as quickly"
-        do = "leave source.parse_once out"
-        raise JobError("parse_once is for text", where="source.parse_once", why=why, do=do)
-    empty_folder(folder)
-    parsed = with_parsed(plan, folder, columns)
-    pool.map(_parse_block, (plan, parsed, columns), plan.blocks)
-    check_unchanged(plan.files, plan.options.get("storage_options"))
-    return parsed
-
-
-def _parse_block(shared: tuple[Plan, Plan, Sequence[str]], block: Block) -> None:
-    plan, parsed, columns = shared
-    write_table(read(plan, plan.alone(block), columns), locate_block_file(parsed, block))
-
-
-def _check_run_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> ResourceEstimate:
-    return check_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
-
-
-def check_columns(request: Request, bound: Bound) -> None:
-    """Refuse what the columns and their types do not allow."""
-    source = request.source
-    output = request.output
-    check_runs(bound, source.keys)
-    if source.sort_by and not source.keys:
-        raise JobError(
-            "source.sort_by belongs to source.keys",
-            where="source.sort_by",
-            why="it is the order of the rows that the keys bring together",
-            do="name the keys, or leave it out; shuffle: key with output.sort_by sorts files",
-        )
-    if source.unique:
-        check_unique(bound.source, source.unique)
-    check_splitting(bound.source, source)
-    _check_gate(request, bound)
-    if request.flow != "fit":
-        hive.check_columns(output.partition_on, bound.output)
-        check_types(output, bound.output)
-
-
-def _check_gate(request: Request, bound: Bound) -> None:
-    """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
-    profiled = list_profiled_columns(request, bound)
-    absent = {*(request.rules.columns if request.rules else ()), *(request.fitted_schema if request.origin else ())}
-    absent -= {*bound.source}  # tonight's source lacks them, that of another night may have them
-    of_steps = {name for step in bound.steps.values() for name in step.unit}
-    for check in sorted(request.checks):
-        settings = request.checks[check]
-        if check in OF_STEPS:
-            known = absent | of_steps
-            why = "this check compares what steps of the features meet in their columns"
-        else:
-            known = absent | profiled
-            why = "the gate compares columns whose rows the run profiles: those of its features, order and conditions"
-        if check == "columns":
-            known |= {*bound.source}
-        for name in (settings.get("columns") or ()) if isinstance(settings, Mapping) else ():
-            if name not in known:
-                where = f"checks.{check}.columns"
-                raise JobError(f"the run reads no column {name!r}", where=where, why=why, do=near(name, sorted(known)))
-
-
-def _map_in_chunks(pool: Pool, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """`function` over the items on the pool, in chunks so that thousands of files are few tasks."""
-    items = list(items)
-    size = max(1, len(items) // (8 * pool.threads))
-    chunks = [items[i : i + size] for i in range(0, len(items), size)]
-    return [result for chunk in pool.map(_each, function, chunks) for result in chunk]
-
-
-def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return [function(item) for item in items]
-
-
-def same_schema(train: Schema, valid: Schema) -> None:
-    for name, column in train.items():
-        if name in valid and valid[name].dtype != column.dtype:
-            raise DataError(
-                f"column {name!r} has different types",
-                where="source.path and source.valid",
-                why=f"{dtype_name(column.dtype)} in the training data, {dtype_name(valid[name].dtype)} in the "
-                "validation data",
-                do=in_one_type(name, column.dtype, valid[name].dtype),
-            )

@@ -16,7 +16,7 @@ import dask
 import distributed  # noqa: F401 - without its defaults, the end of a `set` would remove them
 import pytest
 
-from tasks.stages import ingest
+from tasks.stages import plan_splits
 from tests.faults import chaos, small_blocks
 from tests.faults.jobs import make_data, plan_chaos
 from tests.faults.rounds import Rounds
@@ -72,5 +72,5 @@ def round_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_small_blocks() -> Iterator[None]:
     """Every file of a source is a block in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "make_plan", small_blocks.make_plan)
+        patch.setattr(plan_splits, "make_plan", small_blocks.make_plan)
         yield

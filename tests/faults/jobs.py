@@ -20,7 +20,7 @@ from tests.running import section_of
 
 BLOCK = 65_536  # rows: the smallest row group that is a block of its own
 STAGES = {
-    "ingest": "tasks.stages.ingest:_each",
+    "ingest": "tasks.stages.plan_splits:_each",
     "statistics": "tasks.learning.observe:_observe",
     "transform": "tasks.shuffle.cutting:_cut_partition",
     "shuffle_write": "tasks.shuffle.file_writer:check_footer",

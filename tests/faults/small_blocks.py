@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.core.plan import Limits
 from tasks.sources import planning
-from tasks.stages import ingest
+from tasks.stages import plan_splits
 
 ROWS = 8192  # of a small file
 
@@ -18,7 +18,7 @@ make_plan = partial(planning.make_plan, limits=Limits(join_below=1))
 
 
 def use() -> None:
-    ingest.make_plan = make_plan
+    plan_splits.make_plan = make_plan
 
 
 def dask_setup(worker: Any) -> None:

@@ -23,7 +23,7 @@ from tasks.errors import DataError, GiveUpError, JobError
 from tasks.manifest import Manifest
 from tasks.shuffle.parts import Part, runs_of
 from tasks.sources import planning
-from tasks.stages import ingest
+from tasks.stages import plan_splits
 from tests.faults.jobs import digests, flow_state, make_data, make_job, run_flow, task_runs
 from tests.stages import run_stages
 
@@ -58,7 +58,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row group is a block, and a thread has four partitions, in this process."""
-    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(plan_splits, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
     halved = {"cudf": 2, "pandas": 1}  # on a GPU a thread has half as many partitions
     monkeypatch.setattr(parallelism, "dividing_threads", lambda engine, pool: halved[engine] * pool.threads)
 

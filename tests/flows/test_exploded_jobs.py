@@ -23,7 +23,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.job.base_version import newest_good
 from tasks.sources import planning
-from tasks.stages import ingest
+from tasks.stages import plan_splits
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
 from tests.frames import to_list
@@ -77,7 +77,7 @@ TRUTH = [(one["session"], one["aid"], one["ts"], one["type"]) for one in EVENTS]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources of many blocks, of few elements each."""
     limits = Limits(join_below=7, cut_above=5, range_bytes=300)
-    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=limits))
+    monkeypatch.setattr(plan_splits, "make_plan", partial(planning.make_plan, limits=limits))
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

@@ -34,7 +34,7 @@ from tasks.cluster.dask_pool import DaskPool
 from tasks.dataset import Dataset
 from tasks.errors import GiveUpError, JobError
 from tasks.manifest import Manifest
-from tasks.stages.ingest import _plan_split
+from tasks.stages.plan_splits import plan_split
 from tests.clusters import IMPORTS, ON_LOOPBACK, ThreadWorker, make_cluster, start_threads
 from tests.conftest import python_path
 from tests.faults.jobs import BLOCK, digests, make_data, make_job
@@ -527,7 +527,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
             source = {"part_mem_fraction": share, "partition_size": None}
             request = load_job(make_job(data, tmp_path / "out", source=source)).request("pandas")
             dataset = Dataset(data, engine="pandas", part_mem_fraction=share, client=client).npartitions
-            seen[share] = (len(_plan_split(request, "", request.source.path, pool).plan.partitions), dataset)
+            seen[share] = (len(plan_split(request, "", request.source.path, pool).plan.partitions), dataset)
     assert seen == {0.0015: (4, 4), 0.003: (2, 2), 0.006: (1, 1)}
 
 

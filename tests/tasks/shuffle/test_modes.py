@@ -21,7 +21,7 @@ from tasks.core.plan import Limits
 from tasks.core.settings import Output
 from tasks.shuffle import row_order
 from tasks.sources import planning
-from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.stages import commit, ingest, plan_splits, shuffle_write, statistics, transform
 
 BLOCKS, ROWS = 12, 500
 MODES: dict[str, dict[str, Any]] = {
@@ -87,7 +87,7 @@ def check_order(mode: str, files: list[list[tuple[int, str]]], kept: list[int]) 
 def test_rows_order_and_bytes_of_a_mode(
     mode: str, rows: str, source: Path, tmp_path: Path, engine: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(plan_splits, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
     make = partial(written, source, engine=engine, mode=mode, rows=rows)
     first = make(tmp_path / "a", pool=LocalPool(1), size=20_000)
     assert len(first) == 5

@@ -21,7 +21,7 @@ from tasks.sources import planning, reader
 from tasks.sources.formats import parquet
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
-from tasks.stages import ingest
+from tasks.stages import plan_splits
 from tests.stages import run_stages
 
 ROWS = 200_000
@@ -149,7 +149,7 @@ def request(source: Path, out: Path, engine: str) -> Request:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
+    monkeypatch.setattr(plan_splits, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1)))
 
 
 def written(table: pa.Table, folder: Path, engine: str, *files: dict[str, Any]) -> list[bytes]:

@@ -25,7 +25,8 @@ from tasks.graph.node import Node
 from tasks.sources.planning import largest_partition, make_plan, partition_size
 from tasks.sources.reader import read
 from tasks.sources.uniting import check_together
-from tasks.stages.ingest import _plan_split, naming_valid
+from tasks.stages.plan_splits import plan_split
+from tasks.stages.source_files import naming_valid
 from tasks.storage.files import expand
 
 
@@ -122,7 +123,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
     pool = LocalPool(1)
     pool.smallest_memory = workers.smallest_memory  # 2 MiB: a partition of 1 MiB has two blocks
     assert [part.rows for part in _plans(request, workers, [], [])[""].partitions] == [2**17] * 2
-    assert [part.rows for part in _plan_split(request, "", request.source.path, pool).plan.partitions] == [2**17] * 2
+    assert [part.rows for part in plan_split(request, "", request.source.path, pool).plan.partitions] == [2**17] * 2
     with pytest.raises(JobError, match="partition_size and part_mem_fraction both say how large a partition is"):
         make_job({**data, "source": {**data["source"], "partition_size": "1GB"}})
 
@@ -184,7 +185,7 @@ def test_no_partition_is_smaller_than_the_job_says(tmp_path: Path, smallest: dic
     job = make_job({"source": {"path": str(tmp_path / "a.parquet")}, "features": [{"columns": ["n"]}],
                     "output": {"path": str(tmp_path / "out")}, "run": smallest})  # fmt: skip
     request = job.request("pandas")
-    assert len(_plan_split(request, "", request.source.path, LocalPool(2)).plan.partitions) == partitions
+    assert len(plan_split(request, "", request.source.path, LocalPool(2)).plan.partitions) == partitions
 
 
 @pytest.mark.parametrize("more", ["a.parquet", "", "*.parquet"])

@@ -32,7 +32,7 @@ from tasks.job.request import PlanOf, Request, make_request
 from tasks.job.split_work import work_of
 from tasks.shuffle.choice import spare_on_device
 from tasks.sources import planning
-from tasks.stages import cache_policy, commit, ingest, needs, shuffle_write, transform
+from tasks.stages import cache_policy, commit, ingest, needs, plan_splits, shuffle_write, transform
 from tasks.stages import statistics as stages_statistics
 from tasks.stages.cache_policy import cache_key, taking_key
 from tests.reads import count_reads
@@ -179,7 +179,7 @@ def text(tmp_path: Path, table: pa.Table) -> Path:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        ingest, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1, range_bytes=50_000))
+        plan_splits, "make_plan", partial(planning.make_plan, limits=Limits(join_below=1, range_bytes=50_000))
     )
     monkeypatch.setattr(parallelism, "dividing_threads", lambda engine, pool: 2 if engine == "pandas" else 4)
 

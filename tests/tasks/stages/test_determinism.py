@@ -28,7 +28,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Limits, Partition, Plan
 from tasks.job.request import Request
 from tasks.sources.planning import make_plan
-from tasks.stages import commit, ingest, shuffle_write, statistics, transform
+from tasks.stages import commit, ingest, plan_splits, shuffle_write, statistics, transform
 from tests.clusters import make_cluster
 from tests.faults.seeds import nightly
 
@@ -126,7 +126,7 @@ def asked(source: Path, out: Path, engine: str, exchange: str) -> Request:
 def made(request: Request, pool: Pool, blocks: int) -> dict[str, str]:
     """The stages run on the pool: the digests of what was learned and of every file."""
     with request.staging.hold_lock(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ingest, "make_plan", in_partitions_of(blocks))
+        patched.setattr(plan_splits, "make_plan", in_partitions_of(blocks))
         done = [ingest.ingest(request, pool), statistics.statistics(request, pool)]
         done += [transform.transform(request, "", pool), shuffle_write.shuffle_write(request, "", pool)]
         commit.commit(request, done)
