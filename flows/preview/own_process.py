@@ -18,7 +18,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, GiveUpError, RowmillError
 
 if TYPE_CHECKING:
-    from flows.preview.job_preview import Preview
+    from flows.preview.preview_content import Preview
     from tasks.job.run_date import RunDate
 
 # Not by -m: this would look for a flows/ in the current folder.

@@ -9,8 +9,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.text import Text
 
-from flows.preview.job_preview import Preview, Reading
+from flows.preview.preview_content import Preview
 from flows.preview.preview_tables import print_rows, text_table
+from flows.preview.readings import Reading
 from tasks.core.dtypes import dtype_name
 from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.core.schema import Schema

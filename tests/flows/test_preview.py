@@ -14,7 +14,8 @@ from dask.system import CPU_COUNT
 
 from flows.job import run_history as history
 from flows.job.job import make_application, make_job
-from flows.preview.job_preview import Preview, preview
+from flows.preview.job_preview import preview
+from flows.preview.preview_content import Preview
 from flows.preview.preview_text import markdown, sections
 from tasks.errors import JobError
 from tests.commands import rowmill

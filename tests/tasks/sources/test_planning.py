@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import make_job
-from flows.preview.job_preview import _plans
+from flows.preview.source_plans import plan_source
 from infra.clusters.expected import ExpectedWorkers
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.parallelism import worker_memory
@@ -122,7 +122,7 @@ def test_a_partition_is_a_share_of_the_memory_of_the_smallest_worker(tmp_path: P
 
     pool = LocalPool(1)
     pool.smallest_memory = workers.smallest_memory  # 2 MiB: a partition of 1 MiB has two blocks
-    assert [part.rows for part in _plans(request, workers, [], [])[""].partitions] == [2**17] * 2
+    assert [part.rows for part in plan_source(request, workers, [], [])[""].partitions] == [2**17] * 2
     assert [part.rows for part in plan_split(request, "", request.source.path, pool).plan.partitions] == [2**17] * 2
     with pytest.raises(JobError, match="partition_size and part_mem_fraction both say how large a partition is"):
         make_job({**data, "source": {**data["source"], "partition_size": "1GB"}})

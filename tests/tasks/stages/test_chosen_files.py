@@ -13,8 +13,9 @@ import pytest
 
 from flows.job.job import make_job
 from flows.job.refit_job import make_refit
-from flows.preview.job_preview import SplitFiles, preview
+from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
+from flows.preview.split_files import SplitFiles
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.row_sizes import row_width
 from tasks.core.schema import Column, Schema

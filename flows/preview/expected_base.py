@@ -1,0 +1,29 @@
+"""The base that a run would take now, and what a preview says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flows.job.job import Application
+from flows.job.refit_job import AnyJob, Refit
+from tasks.job.base_version import describe_batches, newest_good, other_ids_text
+from tasks.job.request import Request
+
+
+def put_on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
+    """(the request on top of the base that a run would take now, a sentence on it or on having none); the base is not
+    read whole."""
+    if isinstance(job, Application):
+        return request, ""
+    if job.base_path is None:
+        return request, other_ids_text(request)
+    choice = newest_good(job.base_path, thorough=False)
+    if choice.version is None:
+        text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
+        return request, text
+    version = choice.version
+    passed = [*choice.damaged.values(), *(f"{name} was discarded" for name in choice.discarded)]
+    more = f"; newer, and not good: {'; '.join(passed)}" if passed else ""
+    inherited = f"; as in the base: {job.inherited}" if isinstance(job, Refit) and job.inherited else ""
+    text = f"{version.path}, {version.learned_rows:,} rows of {describe_batches(version.data)}{more}{inherited}"
+    return replace(job.request(request.engine, version), flow=request.flow), text

@@ -1,0 +1,62 @@
+"""Reasons for which the run would be refused, that the plan and the target of the job show."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tasks.cluster.local_pool import LocalPool
+from tasks.core.plan import Plan
+from tasks.errors import JobError, RowmillError
+from tasks.graph.partition_work import Work
+from tasks.graph.row_rules import wants_unit
+from tasks.job.apply_fitted import subject
+from tasks.job.request import Request
+from tasks.shuffle.key_ranges import SourceRows
+from tasks.shuffle.row_order import list_output_places
+from tasks.shuffle.row_sets import unit_of_numbers
+from tasks.stages.needs import ResourceEstimate, too_small
+from tasks.storage.atomic import existing
+
+
+def check_unit_of_split(request: Request, plan: Plan) -> None:
+    """A JobError if the times by which rows are split are numbers that do not tell their unit.
+
+    Only the first and the last partition are read: where times have an order, they have the least and the largest.
+    """
+    rule = request.source.split
+    if rule and wants_unit(plan.schema, rule):
+        ends = replace(plan, partitions=tuple({plan.partitions[0], plan.partitions[-1]}))
+        unit_of_numbers(SourceRows(ends, ends, "pandas", LocalPool(), request.source.filter), rule)
+
+
+def check_order(request: Request, plans: Mapping[str, Plan]) -> None:
+    """The columns that `output.keys` and `sort_by` name exist."""
+    for plan in plans.values():
+        final, schema = subject(request, plan.schema)
+        list_output_places(Work(plan, final, schema, "pandas"), request.output, plan)
+
+
+def collect_target_errors(request: Request, wanted: ResourceEstimate | None) -> list[RowmillError]:
+    """The errors of the run's target and disks."""
+    staging = request.staging
+    errors = []
+    try:
+        staging.check(request.output.on_existing)
+    except RowmillError as error:
+        errors.append(error)
+    for place in {existing(staging.folder), existing(staging.target.parent)}:
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            why = "this user may not write there" if place.is_dir() else "it is a file"
+            errors.append(
+                JobError(
+                    "the output cannot be written",
+                    where=str(place),
+                    why=why,
+                    do="choose another output.path or run.scratch",
+                )
+            )
+    if wanted:
+        errors += [too_small(disk) for disk in wanted.disks if disk.short]
+    return errors
