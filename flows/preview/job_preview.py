@@ -11,23 +11,20 @@ from flows.job.run_history import Guess, guess
 from flows.preview.expected_base import put_on_base
 from flows.preview.preview_content import Preview
 from flows.preview.readings import list_readings
-from flows.preview.refusals import check_order, check_unit_of_split, collect_target_errors
+from flows.preview.refusals import check_order, check_source, collect_target_errors
 from flows.preview.source_plans import describe_lookalike_data, list_reading_notes, plan_source, provide_data
 from flows.preview.split_files import estimate_files
 from infra.clusters.expected import ExpectedWorkers, estimate_workers
 from infra.clusters.model import Cluster
-from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Plan
 from tasks.core.settings import FlowName
 from tasks.errors import GiveUpError, RowmillError
 from tasks.job.apply_fitted import bound_of, differences_of, missing_labels
 from tasks.job.refitting import match_to_base
 from tasks.job.request import Request
-from tasks.job.text_order import check_text_order
 from tasks.learning.refit_modes import mode_rows
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.uniting import without_unused
-from tasks.stages.column_checks import check_columns
 from tasks.stages.needs import needs, too_little_memory
 from tasks.stages.statistics import modes_of
 from tasks.stages.trial import list_used_columns, run_trial
@@ -47,10 +44,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
         first = plans[request.plan_names[0]]
         bound = bound_of(request, first.schema)
-        sort = request.output.sort_by if flow != "fit" else []
-        check_text_order(first, first, request.source, LocalPool(), bound, sort)
-        check_columns(request, bound)
-        check_unit_of_split(request, first)
+        check_source(request, first, bound)
         sample = run_trial(request, first)
     files = estimate_files(request, plans, sample, scale, len(workers.workers))
     wanted = needs(request, plans, workers, sample, scale) if flow != "fit" else None

@@ -1,4 +1,4 @@
-"""Reasons for which the run would be refused, that the plan and the target of the job show."""
+"""Reasons for which the run would be refused, that columns, plan and target of the job show."""
 
 from __future__ import annotations
 
@@ -9,18 +9,29 @@ from dataclasses import replace
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Plan
 from tasks.errors import JobError, RowmillError
+from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import wants_unit
 from tasks.job.apply_fitted import subject
 from tasks.job.request import Request
+from tasks.job.text_order import check_text_order
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_order import list_output_places
 from tasks.shuffle.row_sets import unit_of_numbers
+from tasks.stages.column_checks import check_columns
 from tasks.stages.needs import ResourceEstimate, too_small
 from tasks.storage.atomic import existing
 
 
-def check_unit_of_split(request: Request, plan: Plan) -> None:
+def check_source(request: Request, plan: Plan, bound: Bound) -> None:
+    """Refuse what the columns of the source, their order and the times of a split do not allow."""
+    sort = request.output.sort_by if request.flow != "fit" else []
+    check_text_order(plan, plan, request.source, LocalPool(), bound, sort)
+    check_columns(request, bound)
+    _check_unit_of_split(request, plan)
+
+
+def _check_unit_of_split(request: Request, plan: Plan) -> None:
     """A JobError if the times by which rows are split are numbers that do not tell their unit.
 
     Only the first and the last partition are read: where times have an order, they have the least and the largest.
