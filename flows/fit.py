@@ -10,8 +10,9 @@ from flows.job.form import with_form
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from flows.run.dry_run import show_dry_run
+from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
-from flows.run.session import on_cluster, run_flow, without_valid
+from flows.run.session import run_flow, without_valid
 from flows.run.work_of_job import date_of_this_run
 
 

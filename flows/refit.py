@@ -11,8 +11,9 @@ from flows.job.form import with_form
 from flows.job.parameters import job_data
 from flows.job.refit_job import Refit, make_refit
 from flows.run.dry_run import show_dry_run
+from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
-from flows.run.session import on_cluster, run_flow
+from flows.run.session import run_flow
 from flows.run.work_of_job import date_of_this_run
 
 

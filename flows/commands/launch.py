@@ -305,7 +305,7 @@ def _staging(job: AnyJob) -> Staging:
 def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:
     """Say why a run failed, and where its page is; the exit status."""
     from flows.commands.console import UNRECORDED, say_failure
-    from flows.run.session import COMMITTED
+    from flows.run.run_plugins import COMMITTED
     from infra.orchestration.server import expect_answers, refusal
 
     page = f"\n  run: {pages[0]}" if pages else ""

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from distributed import Client
 from prefect import get_run_logger
 
-from flows.job import run_history
 from flows.job.dates import DateOf
-from flows.job.deployed import check_lasting
-from flows.job.files_beside import check_files_beside
 from flows.job.refit_job import AnyJob
-from flows.run.artifacts import all_shown
 from flows.run.empty_sources import EmptySourcePlugin
 from flows.run.flow_plugin import CurrentFlow, Ended, NoOutputError
+from flows.run.in_prefect import in_prefect
 from flows.run.installed_plugins import load_installed_plugins
-from flows.run.links import LinksPlugin, flow_run_id, links_of_this_run
+from flows.run.links import LinksPlugin, flow_run_id
 from flows.run.listeners import work_in
+from flows.run.on_cluster import choose_cluster
+from flows.run.places import check_places
 from flows.run.run_names import show_date
-from flows.run.signs_of_life import signs_of_life
-from flows.run.stages import run_stage, stages_of_this_run
+from flows.run.run_plugins import COMMITTED, ClusterPlugin, CommittedPlugin, HistoryPlugin
+from flows.run.stages import run_stage
 from flows.run.wings import flow_plugins, run_plugins
 from flows.run.work_of_job import date_of_this_run
-from flows.run.worker_imports import worker_imports
-from infra.clusters.encryption import security_of
-from infra.clusters.local import prepare
-from infra.clusters.resolve import resolve_cluster, stage_engines
+from infra.clusters.resolve import resolve_cluster
 from infra.environment import keep_on_without_reader
-from infra.orchestration.task_runner import runner, use_cluster
-from infra.orchestration.task_settings import TaskSettings
-from tasks.core.settings import FlowName, collector_file
+from tasks.core.settings import FlowName
 from tasks.core.stage_results import StageResult
 from tasks.errors import RowmillError
 from tasks.job.request import Request
-from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
+from tasks.run.plugin import NothingToDoError
 from tasks.run.run import run
-from tasks.shuffle.memory_exchange import release
-from tasks.stages import reuse, task
+from tasks.stages import task
 
-COMMITTED: list[str] = []  # what the last run of this process has committed, for a command whose server has gone
-on_cluster: Any = runner()  # Prefect's own types know its thread and process runners only
 keep_on_without_reader()  # in every process that runs a flow
 
 
@@ -102,11 +91,9 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
     if flow == "fit":
         job = without_valid(job)
     request = replace(job.request(resolve_cluster(job.cluster).engine), flow=flow)
-    _check_places(request)
+    check_places(request)
     work_in(request.staging.folder)
-    imports = worker_imports(f"flows.{flow}")
-    prepare(job.cluster, imports)
-    use_cluster(job.cluster, imports)
+    choose_cluster(job.cluster, flow)
 
     def execute(stage: str, request: Request, split: str | None = None) -> StageResult:
         result: StageResult = run_stage(getattr(task, stage), job, request, split)
@@ -116,82 +103,9 @@ def run_job(job: AnyJob, flow: FlowName) -> list[str]:
     core = [CommittedPlugin(), ClusterPlugin(job), empty_source, HistoryPlugin(job), LinksPlugin()]
     plugins = sorted([*core, *run_plugins(job)], key=lambda plugin: plugin.place)
     plugins += load_installed_plugins(get_run_logger())
-    with _in_prefect(request):
+    with in_prefect(request):
         run(request, empty_source.around(execute), plugins, get_run_logger(), flow_run_id())
     return [*COMMITTED]
-
-
-def _check_places(request: Request) -> None:
-    """A JobError where the run would write to a folder that does not last, or a file beside the output that is not its
-    own."""
-    check_lasting(request.staging.target, "output.path")
-    check_lasting(request.staging.folder, "run.scratch")
-    for key in ("lineage", "metrics"):
-        if path := collector_file(getattr(request.run, key) or ""):
-            check_lasting(path, f"run.{key}")
-    check_files_beside(request)
-
-
-@contextmanager
-def _in_prefect(request: Request) -> Iterator[None]:
-    """What the Prefect server hears of a run besides its stages, and what Prefect's tasks need, while the block runs.
-
-    It surrounds the lock of the output, since a run that waits for that lock lives.
-    """
-    with (
-        signs_of_life(str(request.staging.target)),
-        TaskSettings.current(),
-        links_of_this_run(),
-        all_shown(),
-        stages_of_this_run(),
-    ):
-        yield
-
-
-class CommittedPlugin(RunPlugin):
-    """Notes what a run of this process has committed."""
-
-    place: ClassVar[int] = 0
-
-    def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
-        COMMITTED[:] = outputs
-
-    def ended(self, run: CurrentRun, error: BaseException | None) -> None:
-        COMMITTED[:] = run.outputs
-
-
-class ClusterPlugin(RunPlugin):
-    """Chooses the engine of each stage by the workers of the cluster, and leaves nothing on a scheduler that the run
-    has not started."""
-
-    place: ClassVar[int] = 10
-
-    def __init__(self, job: AnyJob) -> None:
-        self.cluster = job.cluster
-
-    def begin(self, run: CurrentRun) -> None:
-        request = replace(run.request, stage_engines=dict(stage_engines(self.cluster)))
-        run.request = request.of_stage(request.planned_stage)
-
-    def ended(self, run: CurrentRun, error: BaseException | None) -> None:
-        if self.cluster.kind != "address":
-            return
-        security = security_of(self.cluster)
-        known = {"security": security, "set_as_default": False, "timeout": "8s"}
-        with suppress(OSError), Client(self.cluster.address, **known) as client:
-            release(client, reuse.exchange_prefix(run.request.staging))
-
-
-class HistoryPlugin(RunPlugin):
-    """Records the speed of a run, for the estimates of later ones."""
-
-    place: ClassVar[int] = 91
-
-    def __init__(self, job: AnyJob) -> None:
-        self.recipe = getattr(job, "recipe", None)
-
-    def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
-        run_history.record(run.request, run.results, self.recipe, run.run_id)
 
 
 def without_valid(job: Any) -> Any:
