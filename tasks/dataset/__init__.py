@@ -6,79 +6,69 @@ import inspect
 import logging
 import os
 import reprlib
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import pyarrow as pa
 
 from tasks.cluster.current import current_pool, using
 from tasks.cluster.dask_frames import dask_frame, delay_parts
-from tasks.cluster.dask_pool import DaskPool, over_frames
-from tasks.cluster.parallelism import dividing_threads, worker_memory
+from tasks.cluster.dask_pool import DaskPool
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
-from tasks.core.dtypes import dtype_name
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
-from tasks.core.plan import MOST_ROWS, NUMBERED_ROWS, Block, Input, Partition, Piece, Plan, Sizing
+from tasks.core.plan import NUMBERED_ROWS, Input, Partition, Plan, Sizing
 from tasks.core.schema import Schema
-from tasks.core.settings import Downsample, Section, Source, SplitRule, Unique, make_section
-from tasks.engines import synchronize
+from tasks.core.settings import Source, make_section
+from tasks.dataset.chosen_rows import RULES, ChosenRows, check_condition
+from tasks.dataset.file_plans import (
+    choose_sizing,
+    note_unread_lines,
+    open_local_outputs,
+    plan_files,
+    with_common_columns,
+)
+from tasks.dataset.parameters import (
+    check_engine,
+    describe_source,
+    is_path,
+    list_version_folders,
+    name_types,
+    read_as_fitted,
+)
+from tasks.dataset.partition_rows import (
+    count_rows,
+    measure_own_frame,
+    pick_columns,
+    read_frame,
+    read_partition_table,
+    renumber_blocks,
+    store_partitions,
+)
+from tasks.dataset.rows_by_key import check_sorting, group_rows
 from tasks.engines.convert import libraries
-from tasks.engines.expression.syntax import parse
-from tasks.engines.expression.typing import type_expression
 from tasks.engines.matrices import Matrices, matrix_type
 from tasks.engines.types import DataFrame
-from tasks.errors import JobError, RowmillError, near
-from tasks.graph.node import Node
+from tasks.errors import JobError, near
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, Division, RowRules, RowSet, no_row_left
-from tasks.job.source_rules import (
-    check_splitting,
-    describe_rules,
-    downsampling_of,
-    exact_columns,
-    looks,
-    splitting_of,
-    with_weight,
-)
-from tasks.job.text_order import check_text_order
-from tasks.manifest import LEFT_OUT, choose_versions
-from tasks.shuffle.group_by_keys import by_keys
-from tasks.shuffle.key_ranges import SourceRows
-from tasks.shuffle.row_sets import check_unique, find_repeated_rows, split_division
-from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
-from tasks.sources.exploded import describe_explode
-from tasks.sources.formats import FORMATS, LAYOUT
+from tasks.graph.row_rules import ALL_ROWS, RowRules, no_row_left
 from tasks.sources.frames import (
-    FrameFacts,
     Frames,
     check_dask_frame,
     dask_schema,
-    frame_here,
     frames_of,
     index_of,
     is_dask_collection,
-    measure_frame,
     own_frame,
     to_table,
 )
-from tasks.sources.planning import make_plan, partition_size
-from tasks.sources.reader import FramePlan, read, resolve_columns
-from tasks.sources.reading_rules import ROWS, Fit, differences, with_values
-from tasks.sources.uniting import uniting_notes, without_unused
-from tasks.storage.files import check_unchanged, is_remote, local_path
-from tasks.storage.files_being_read import open_outputs
-from tasks.storage.output import PublishedOutput, of_begun_ids
-from tasks.storage.sidecars import check_sidecars
+from tasks.sources.planning import partition_size
+from tasks.sources.reader import FramePlan, resolve_columns
+from tasks.sources.reading_rules import ROWS, Fit, differences
+from tasks.sources.uniting import uniting_notes
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -92,8 +82,6 @@ LAZY = (
     "they are the same: Dataset(..).persist() computes them once"
 )
 INDEX = "the index of the frame is left out (%s): index='NAME' makes it a column"
-ENGINES = ("auto", "pandas", "cudf")
-RULES: dict[str, type[Section]] = {"unique": Unique, "split": SplitRule, "downsample": Downsample}  # on rows
 
 
 class Dataset(KnownFromNVTabular):
@@ -190,21 +178,18 @@ class Dataset(KnownFromNVTabular):
             known = [*inspect.signature(Dataset).parameters][:-1]
             do = of_parameter("Dataset", name) or near(name, known)
             raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=do)
-        if engine not in ENGINES:
-            do = f"say format={engine!r}, and leave engine out" if engine in FORMATS else near(engine, ENGINES)
-            raise JobError(f"{engine!r} is not an engine", where="Dataset", do=do)
+        check_engine(engine)
         self._versions = versions
         if versions is not None:
-            source = _versions(source, versions)
+            source = list_version_folders(source, versions)
         self.source = source
         self.engine = engine
         self.client = client
         self._index = index
         self._section: Source | None = None
         self._fit: Fit | None = None
-        self._rows: _ChosenRows | None = None
+        self._rows: ChosenRows[Dataset] | None = None
         self._noted: set[str] = set()  # what was logged
-        dtypes = schema and {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
         values = {
             "format": None if format == "auto" else format,
             "columns": None if columns is None else list(columns),
@@ -224,7 +209,7 @@ class Dataset(KnownFromNVTabular):
             "explode": explode,
             "max_record_bytes": max_record_bytes,
             "max_block_bytes": max_block_bytes,
-            "schema": dtypes,
+            "schema": schema and name_types(schema),
         }
         values = {name: value for name, value in values.items() if value is not None}
         size = {
@@ -232,7 +217,7 @@ class Dataset(KnownFromNVTabular):
             for name, value in (("partition_size", partition_size), ("part_mem_fraction", part_mem_fraction))
             if value is not None
         }
-        if _is_path(source):
+        if is_path(source):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
             if index is not None:
                 raise JobError("files have no index", where=f"Dataset, index={index!r}", do="leave index out")
@@ -249,7 +234,7 @@ class Dataset(KnownFromNVTabular):
         self._size = self._section or make_section(Source, {"path": ".", **size}, "Dataset")
 
     def __repr__(self) -> str:
-        texts = [_source_text(self.source), f"engine={self.engine!r}"]
+        texts = [describe_source(self.source), f"engine={self.engine!r}"]
         if "plan" in self.__dict__ or (self._rows and "plan" in self._rows.dataset.__dict__):
             texts += [f"columns={reprlib.repr(list(self.schema))}", f"partitions={self.npartitions}"]
         return f"Dataset({', '.join(texts)})"
@@ -262,7 +247,9 @@ class Dataset(KnownFromNVTabular):
         if self._section:
             return None
         engine = libraries.resolve_engine(self.engine)
-        frames = frames_of(self.source, engine, self._index, lambda alone: self.pool.map(_measure_frame, engine, alone))
+        frames = frames_of(
+            self.source, engine, self._index, lambda alone: self.pool.map(measure_own_frame, engine, alone)
+        )
         if frames.indexes:
             self._warn_once(INDEX, frames.indexes[0])
         if self._is_lazy and not self._is_persisted:
@@ -303,30 +290,12 @@ class Dataset(KnownFromNVTabular):
             size = self._bytes_of_a_partition(total) if is_cut else total
             return Plan((), "frame", self.frames.schema, blocks, self.frames.partitions(blocks, size))
         assert self._section is not None
-        target = target_of(self._section)
-        check_sidecars([target] if target else [], self._section.paths)
-        with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-            plan = make_plan(self._section, parallel_map=pool.map, sizing=self._sizing, fit=self._fit)
+        plan = plan_files(self._section, self._sizing, self._fit)
         if self._versions is not None:
-            plan = self._with_common_columns(plan)
-        self._opened = open_outputs(file.path for file in plan.files if not is_remote(file.path))
-        bad = bad_lines_of(plan)
-        if target:
-            write_bad_lines(target, [(plan, bad)])
-        if bad:
-            log.warning("%s", bad_lines_text(bad))
-        if exploded := describe_explode(plan):
-            log.info("%s", exploded)
+            plan = with_common_columns(plan, self.source)
+        self._opened = open_local_outputs(plan)
+        note_unread_lines(self._section, plan)
         return plan
-
-    def _with_common_columns(self, plan: Plan) -> Plan:
-        """The plan with the columns that all versions have, with the same ids; a warning names the others."""
-        common = without_unused(plan, ())
-        begun = of_begun_ids([PublishedOutput.around(Path(version)) for version in self.source])
-        common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in begun))
-        if apart := [name for name in plan.schema if name not in common.schema]:
-            log.warning(LEFT_OUT, Path(self.source[-1]).parent, ", ".join(apart))
-        return common
 
     def warn_of_differences(self, columns: Iterable[str]) -> None:
         """Log, once for each, which of the columns some files lack or have in a narrower type, or stay text."""
@@ -338,10 +307,7 @@ class Dataset(KnownFromNVTabular):
         """The threads for which partitions are cut, or the memory of which they take a set fraction."""
         if self._size.partition_size:
             return Sizing()
-        engine = libraries.resolve_engine(self.engine)
-        if self._size.part_mem_fraction:
-            return Sizing(memory=worker_memory(engine, self.pool))
-        return Sizing(dividing_threads(engine, self.pool))
+        return choose_sizing(self._size, libraries.resolve_engine(self.engine), self.pool)
 
     def _bytes_of_a_partition(self, total: int) -> int:
         return partition_size(self._size, total, self._sizing)
@@ -369,7 +335,7 @@ class Dataset(KnownFromNVTabular):
         """Names and types of the columns. Those of a Dask frame are as the frame describes them; where it leaves a
         type open (objects of Python, unknown categories), the partitions are computed."""
         if self._rows:
-            return with_weight(self.plan.schema, self._rows.source)
+            return self._rows.with_weight(self.plan.schema)
         if "plan" not in self.__dict__ and self._own_schema is not None:
             return self._own_schema
         return self.plan.schema
@@ -391,7 +357,7 @@ class Dataset(KnownFromNVTabular):
         for a split without a row."""
         if self._rows is None:
             return [partition.rows for partition in partitions]
-        counts = self.pool.map(_count_rows, self._work([]), partitions)
+        counts = self.pool.map(count_rows, self._work([]), partitions)
         if self._rows.split and not any(counts) and len(partitions) == self.npartitions:
             raise no_row_left(self._rows.rules.splitting)
         return counts
@@ -513,12 +479,7 @@ class Dataset(KnownFromNVTabular):
                 why="only rows that are learned from are",
                 do="down-sample train, or all rows before split",
             )
-        try:
-            parse(where)
-        except RowmillError as error:
-            raise type(error)(
-                error.what, where=f"Dataset.downsample, where: {error.where}", why=error.why, do=error.do
-            ) from None
+        check_condition(where)
         values = {"where": where, "fraction": fraction, "weight": weight, "seed": seed}
         ruled = self._add_rule("downsample", values)
         assert ruled._rows is not None
@@ -528,7 +489,7 @@ class Dataset(KnownFromNVTabular):
     def _add_rule(self, name: str, values: dict[str, Any], behind: Sequence[str] = ()) -> Dataset:
         """The data set with one more rule on its rows."""
         where = f"Dataset.{name}"
-        known = self._rows or _ChosenRows(self._unkeyed, Source(path="."))
+        known = self._rows or ChosenRows[Dataset](self._unkeyed, Source(path="."))
         for other in (name, *behind):
             if getattr(known.source, other) is None:
                 continue
@@ -560,9 +521,8 @@ class Dataset(KnownFromNVTabular):
 
     def _work(self, columns: Sequence[str]) -> Work:
         """What reads the rows that rules keep."""
-        names = tuple(columns)
         engine = libraries.resolve_engine(self.engine)
-        return Work(self.handle, Node("pick", selection=names, name="source"), self.schema, engine, rules=self.rules)
+        return pick_columns(self.handle, self.schema, engine, columns, self.rules)
 
     def shuffle_by_keys(self, keys: str | Sequence[str], sort_by: str | Sequence[str] = ()) -> Dataset:
         """The same rows with all rows of a key in one partition, sorted by (key hash, keys, sort_by, row number).
@@ -572,19 +532,11 @@ class Dataset(KnownFromNVTabular):
         and so do the rows that `unique`, `split` and `downsample` choose, before or after.
         Errors: a JobError for a column that does not exist, and for a list or struct, which has no order.
         """
-        folder = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-keys-"))
         names, sort = ([n] if isinstance(n, str) else list(n) for n in (keys, sort_by))
-        engine = libraries.resolve_engine(self.engine)
         size = self._bytes_of_a_partition(self.plan.nbytes)
-        try:
-            check_text_order(self.handle, self.plan, Source(path=".", sort_by=sort), self.pool)
-            fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
-            rows = SourceRows(self.handle, self.plan, engine, self.pool, rules=fresh)
-            plan = by_keys(rows, names, sort, Path(folder.path), size)
-        except BaseException:
-            folder.remove()
-            raise
-        object.__setattr__(plan, "scratch", folder)  # the files live as long as the plan
+        check_sorting(self, sort)
+        fresh = RowRules(self._rows.repeated if self._rows else None)  # as in a job with source.keys
+        plan = group_rows(self, fresh, names, sort, size)
         return _KeyedRows(self, plan, names, sort)
 
     def as_fitted(self, reading: Mapping[str, Any]) -> Dataset:
@@ -605,16 +557,12 @@ class Dataset(KnownFromNVTabular):
             other._section = rows.dataset._section
             other._fit = rows.dataset._fit
             return other
-        fit = Fit.of(self._section, reading)
-        section = with_values(self._section, reading)
-        laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
-        laid_out |= {"number_texts"} & reading.keys()
-        if section == self._section and not laid_out - {*fit.own}:
+        fitted = read_as_fitted(self._section, reading)
+        if fitted is None:
             return self
         other = copy(self)
         other.__dict__.pop("plan", None)
-        other._section = section
-        other._fit = fit
+        other._section, other._fit = fitted
         return other
 
     def differences(self, reading: Mapping[str, Any]) -> list[str]:
@@ -635,7 +583,7 @@ class Dataset(KnownFromNVTabular):
     def exact(self) -> set[str]:
         """The columns whose values decide about rows here, and not by calculation alone."""
         keyed = self.plan.options.get("keyed", {})
-        of_rules = exact_columns(self._rows.source) if self._rows else set()
+        of_rules = self._rows.exact if self._rows else set()
         return of_rules | {*keyed.get("keys", ()), *keyed.get("sort_by", ())}
 
     @property
@@ -677,7 +625,7 @@ class Dataset(KnownFromNVTabular):
         names, source = self._reading(columns)
         for partition in self.plan.partitions:
             with using(self.client):
-                frame = _read_frame((source, names, engine), partition)
+                frame = read_frame((source, names, engine), partition)
             yield frame
 
     def _reading(self, columns: Sequence[str] | None) -> tuple[list[str], Plan | FramePlan | Work]:
@@ -702,7 +650,7 @@ class Dataset(KnownFromNVTabular):
             if rows >= n and tables:
                 break
             with using(self.client):
-                tables.append(_read_partition_table(source, None, self.plan.alone(block), n - rows))
+                tables.append(read_partition_table(source, None, self.plan.alone(block), n - rows))
             rows += tables[-1].num_rows
         return libraries.to_frame(pa.concat_tables(tables), libraries.resolve_engine(self.engine))
 
@@ -736,7 +684,7 @@ class Dataset(KnownFromNVTabular):
         names, source = self._reading(columns)
         empty = pa.schema([(n, self.schema[n].dtype) for n in names]).empty_table()
         with using(self.client):
-            return dask_frame(_read_frame, (source, names, engine), self.plan.partitions, empty, engine)
+            return dask_frame(read_frame, (source, names, engine), self.plan.partitions, empty, engine)
 
     def persist(self) -> Dataset:
         """The data set with its partitions computed once, and in memory where they are: with a client on its workers.
@@ -758,23 +706,16 @@ class Dataset(KnownFromNVTabular):
                 other._is_persisted = True
             return other
         plan = self.plan
-        work = Work(self.handle, Node("pick", name="source"), plan.schema, libraries.resolve_engine(self.engine))
-        stored = self._store_partitions(work, plan.partitions)
+        work = pick_columns(self.handle, plan.schema, libraries.resolve_engine(self.engine))
+        stored = store_partitions(self.pool, work, plan.partitions)
         inputs = [Input(p.number, frame, p.rows) for p, frame in zip(plan.partitions, stored, strict=True)]
-        partitions = tuple(Partition(one.number, _within(plan.partitions[one.number]), (one,)) for one in inputs)
+        partitions = tuple(
+            Partition(one.number, renumber_blocks(plan.partitions[one.number]), (one,)) for one in inputs
+        )
         blocks = tuple(block for partition in partitions for block in partition.blocks)
         options = {name: value for name, value in plan.options.items() if name in ("keyed", NUMBERED_ROWS)}
         again = replace(plan, files=(), format="frame", blocks=blocks, partitions=partitions, options=options)
         return _Replanned(self, again, Frames((), (), (), plan.schema, tuple(inputs)))
-
-    def _store_partitions(self, work: Work, partitions: Sequence[Partition]) -> list[Any]:
-        """Compute the columns of all partitions, which stay in memory where they are: with a client on its workers."""
-        pool = self.pool
-        if not isinstance(pool, DaskPool):
-            return pool.map(_columns, work, partitions)
-        function, first = pool.with_shared(_columns, work, len(partitions))
-        parts = over_frames(function, first, partitions, f"rows-{uuid4().hex[:8]}", pool.client)
-        return list(pool.client.persist(parts))
 
     def to_dask_array(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> da.Array:
         """A Dask array of columns of numbers: NumPy chunks, CuPy with the engine cudf, one for each partition.
@@ -798,19 +739,8 @@ class Dataset(KnownFromNVTabular):
         """What reads partitions as the matrices of which `to_dask_array` consists."""
         names, source = self._reading(columns)
         engine = libraries.resolve_engine(self.engine)
-        frame = partial(_read_frame, (source, names, engine))
+        frame = partial(read_frame, (source, names, engine))
         return Matrices(frame, tuple(names), matrix_type(self.schema, names, dtype), engine)
-
-
-class _ScratchFolder:
-    """A folder of temporary files, removed with the last reference in the process that made it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.remove = weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (self.path,)
 
 
 class _Replanned(Dataset):
@@ -856,181 +786,3 @@ class _KeyedRows(_Replanned):
         keyed = again.shuffle_by_keys(self.keys, self.sort_by)
         keyed._rows = self._rows and self._rows.as_fitted({n: v for n, v in reading.items() if n not in ROWS})
         return keyed
-
-
-class _RowFacts(NamedTuple):
-    """What a look at all rows tells: those whose key another row has, how many `unique` leaves out, and the splits."""
-
-    repeated: RowSet | None = None
-    left_out: int = 0
-    division: Division | None = None
-
-
-@dataclass(frozen=True)
-class _ChosenRows:
-    """Rules on the rows of a data set: `source` has them as the sections of a job, `split` names the one that is meant.
-
-    What only a look at all rows tells is in `shared`, with its files: one look serves all splits.
-    """
-
-    dataset: Dataset  # without rules, in the order of its row numbers
-    source: Source
-    split: str = ""
-    shared: dict[str, Any] = field(default_factory=dict)
-
-    def with_rule(self, name: str, rule: Section) -> _ChosenRows:
-        """The same with one more rule. Down-sampling needs no look at the rows, so that a former look serves it."""
-        shared = self.shared if name == "downsample" else {}
-        return replace(self, source=self.source.model_copy(update={name: rule}), shared=shared)
-
-    @property
-    def rules(self) -> RowRules:
-        """What a pass leaves out."""
-        if self.source.downsample:
-            type_expression(parse(self.source.downsample.where), self.dataset.plan.schema)
-        repeated = self._looked.repeated
-        division = self._looked.division
-        splitting = splitting_of(self.source, self.split, division) if self.source.split else None
-        downsamples = self.split in ("", "train")
-        strict = self.source.strict
-        return RowRules(repeated, splitting, downsampling_of(self.source), downsamples, strict)
-
-    @property
-    def repeated(self) -> RowSet | None:
-        """The rows whose key another row has."""
-        return self._looked.repeated if self.source.unique else None
-
-    @property
-    def sections(self) -> dict[str, Any]:
-        """The rules as keys of a job's `source`."""
-        rules = {name: getattr(self.source, name) for name in ("unique", "split", "downsample")}
-        named = {name: rule.model_dump(mode="json", exclude_unset=True) for name, rule in rules.items() if rule}
-        return named | ({"strict": True} if self.source.strict else {})
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """The rules as a manifest has them, without what a pass counts."""
-        return describe_rules(self.source, self._looked.left_out, self._looked.division)
-
-    @property
-    def _looked(self) -> _RowFacts:
-        if "looked" not in self.shared:
-            self.shared["looked"] = self._look()
-        return self.shared["looked"]  # type: ignore[no-any-return]
-
-    def _look(self) -> _RowFacts:
-        data = self.dataset
-        source = self.source
-        repeated = None
-        count = 0
-        division = None
-        plan = data.plan
-        engine = libraries.resolve_engine(data.engine)
-        if source.unique:
-            check_unique(plan.schema, source.unique)
-        pool = data.pool
-        check_text_order(data.handle, plan, source, pool)
-        check_splitting(plan.schema, source)
-        if not looks(source, plan.schema):
-            return _RowFacts()
-        data.warn_of_differences(name for look in looks(source, plan.schema) for name in look.columns)
-        scratch = _ScratchFolder(tempfile.mkdtemp(prefix="rowmill-rows-"))
-        folder = Path(scratch.path)
-        every = SourceRows(data.handle, plan, engine, pool)
-        if source.unique:
-            repeated, count = find_repeated_rows(every, source.unique, folder / "repeated.bits")
-            log.info("unique leaves out %s rows: other rows have the same keys", f"{count:,}")
-        if source.split:
-            division = split_division(replace(every, rules=RowRules(repeated)), source.split, folder)
-        if division:
-            log.info("split: %s", division.text)
-        check_unchanged(plan.files, plan.options.get("storage_options"))
-        for rows in [*([repeated] if repeated else []), *(rows for _, rows in (division.sets if division else ()))]:
-            object.__setattr__(rows, "scratch", scratch)  # the files live as long as the rules
-        return _RowFacts(repeated, count, division)
-
-    def as_fitted(self, reading: Mapping[str, Any]) -> _ChosenRows:
-        """The same rules on the data set as a fit reads it; splits share it."""
-        known = self.shared.setdefault("fitted", {}).setdefault(repr(sorted(reading.items())), {})
-        if not known:
-            known |= {"dataset": self.dataset.as_fitted(reading), "shared": {}}
-        if known["dataset"] is self.dataset:
-            return self
-        return replace(self, dataset=known["dataset"], shared=known["shared"])
-
-
-def _compute_columns(work: Work, partition: Partition) -> dict[str, Any]:
-    evaluation = work.open_partition(partition, work.bound.targets)
-    return {name: evaluation.column(place, name) for place, name in work.bound.targets}
-
-
-def _read_partition_table(
-    source: Plan | FramePlan | Work, columns: Sequence[str] | None, partition: Partition, most: int = MOST_ROWS
-) -> pa.Table:
-    """The rows of a partition, `most` at most; of a `Work` those that its rules keep."""
-    if not isinstance(source, Work):
-        return read(source, partition, columns).slice(0, most)
-    picked = source.kernels.slice_rows(_compute_columns(source, partition), 0, most)
-    return source.kernels.host_columns(picked, Schema(source.schema[name] for name in picked))
-
-
-def _count_rows(work: Work, partition: Partition) -> int:
-    """The rows of a partition that the rules of a data set keep."""
-    return len(work.open_partition(partition, []).context.rows)
-
-
-def _columns(work: Work, partition: Partition) -> pa.Table | dict[str, Any]:
-    """All columns of a partition: a table of the host, or with cuDF columns of the GPU."""
-    if work.engine != "cudf":
-        return read(work.source, partition, list(work.schema))
-    gpu_setup.prepare(work.engine)
-    columns = work.read(partition, list(work.schema), [])
-    synchronize()
-    return columns
-
-
-def _within(partition: Partition) -> tuple[Block, ...]:
-    """The blocks of a partition, with their places in it."""
-    first = partition.first_row
-    number = partition.number
-    places = [(block, block.first_row - first) for block in partition.blocks]
-    return tuple(replace(block, pieces=(Piece(number, row, row + block.rows),)) for block, row in places)
-
-
-def _measure_frame(engine: str, alone: Partition) -> FrameFacts:
-    """The figures of a frame, on the worker that has it."""
-    gpu_setup.prepare(engine)
-    return measure_frame(frame_here(alone.inputs[0].frame), engine)
-
-
-def _read_frame(handle: tuple[Plan | FramePlan | Work, Sequence[str], str], partition: Partition) -> DataFrame:
-    source, columns, engine = handle
-    if isinstance(source, Work) and engine == "cudf" and partition.inputs:  # which do not leave the GPU
-        return source.kernels.user_frame(_compute_columns(source, partition))
-    return libraries.to_frame(_read_partition_table(source, columns, partition), engine)
-
-
-def _versions(source: object, versions: str) -> list[str]:
-    """The folders of the versions of an output."""
-    if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
-        raise JobError(
-            "versions belongs to one output of this host",
-            where="Dataset",
-            do="give its folder as source, or leave versions out",
-        )
-    return [str(path) for path in choose_versions(Path(local_path(os.fspath(source))), versions)]
-
-
-def _source_text(source: Any) -> str:
-    """A path, or the kind of a frame; of several the first one, and their number."""
-    several = isinstance(source, (list, tuple)) and len(source) > 0
-    first = source[0] if several else source
-    is_path = isinstance(first, (str, os.PathLike))
-    text = repr(os.fspath(first)) if is_path else f"{libraries.library(first)}.{type(first).__name__}"
-    return f"{text} and {len(source) - 1} more" if several and len(source) > 1 else text
-
-
-def _is_path(source: object) -> bool:
-    if isinstance(source, (str, os.PathLike)):
-        return True
-    return isinstance(source, (list, tuple)) and all(isinstance(s, (str, os.PathLike)) for s in source)

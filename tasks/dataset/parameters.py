@@ -1,0 +1,71 @@
+"""The source that a `Dataset` is given: a path or a frame, and the parameters that say how files are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.core.dtypes import dtype_name
+from tasks.core.settings import Source
+from tasks.engines.convert import libraries
+from tasks.errors import JobError, near
+from tasks.manifest import choose_versions
+from tasks.sources.formats import FORMATS, LAYOUT
+from tasks.sources.reading_rules import Fit, with_values
+from tasks.storage.files import is_remote, local_path
+
+if TYPE_CHECKING:
+    pass
+
+ENGINES = ("auto", "pandas", "cudf")
+
+
+def list_version_folders(source: object, versions: str) -> list[str]:
+    """The folders of the versions of an output."""
+    if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
+        raise JobError(
+            "versions belongs to one output of this host",
+            where="Dataset",
+            do="give its folder as source, or leave versions out",
+        )
+    return [str(path) for path in choose_versions(Path(local_path(os.fspath(source))), versions)]
+
+
+def describe_source(source: Any) -> str:
+    """A path, or the kind of a frame; of several the first one, and their number."""
+    several = isinstance(source, (list, tuple)) and len(source) > 0
+    first = source[0] if several else source
+    is_path = isinstance(first, (str, os.PathLike))
+    text = repr(os.fspath(first)) if is_path else f"{libraries.library(first)}.{type(first).__name__}"
+    return f"{text} and {len(source) - 1} more" if several and len(source) > 1 else text
+
+
+def is_path(source: object) -> bool:
+    if isinstance(source, (str, os.PathLike)):
+        return True
+    return isinstance(source, (list, tuple)) and all(isinstance(s, (str, os.PathLike)) for s in source)
+
+
+def check_engine(engine: str) -> None:
+    """A JobError for an engine that does not exist; one that is a format is likely meant for another parameter."""
+    if engine not in ENGINES:
+        do = f"say format={engine!r}, and leave engine out" if engine in FORMATS else near(engine, ENGINES)
+        raise JobError(f"{engine!r} is not an engine", where="Dataset", do=do)
+
+
+def name_types(schema: Mapping[str, Any]) -> dict[str, str]:
+    """The types of columns as text, as a job names them."""
+    return {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
+
+
+def read_as_fitted(section: Source, reading: Mapping[str, Any]) -> tuple[Source, Fit] | None:
+    """The files read by the rules of a fit where the section sets none; None where they are read so already."""
+    fit = Fit.of(section, reading)
+    fitted = with_values(section, reading)
+    laid_out = {name for name in LAYOUT if name in reading} | ({"format"} if "by_suffix" in reading else set())
+    laid_out |= {"number_texts"} & reading.keys()
+    if fitted == section and not laid_out - {*fit.own}:
+        return None
+    return fitted, fit
