@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.settings import Source
@@ -15,9 +15,6 @@ from tasks.manifest import choose_versions
 from tasks.sources.formats import FORMATS, LAYOUT
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.files import is_remote, local_path
-
-if TYPE_CHECKING:
-    pass
 
 ENGINES = ("auto", "pandas", "cudf")
 
