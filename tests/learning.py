@@ -20,7 +20,8 @@ from tasks.learning.growth import Base
 from tasks.learning.observe import PassOptions, learn
 from tasks.sources.frames import frames_of
 from tasks.sources.reader import FramePlan
-from tasks.workflow import Workflow, transform_partition
+from tasks.workflow import Workflow
+from tasks.workflow.partitions import transform_partition
 
 
 def cut(table: pa.Table, block_rows: int, blocks_per_partition: int = 1) -> FramePlan:

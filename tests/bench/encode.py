@@ -24,7 +24,8 @@ from tasks.dataset import Dataset
 from tasks.graph.partition_work import Work
 from tasks.graph.saved_workflow import FittedNotes, save_fitted
 from tasks.stages.without_prefect import prepare_for_workers
-from tasks.workflow import Workflow, transform_partition
+from tasks.workflow import Workflow
+from tasks.workflow.partitions import transform_partition
 
 FIRST = 3  # id of the first value: padding, null and one bucket for what is not known stand before it
 RANGES = 64  # that the ids are checked in

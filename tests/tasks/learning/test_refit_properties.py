@@ -30,7 +30,7 @@ from tasks.graph.state import State
 from tasks.learning.growth import Base
 from tasks.learning.refit_modes import modes
 from tasks.ops.base import Learned, Operator, RefitDate
-from tasks.workflow import transform_partition
+from tasks.workflow.partitions import transform_partition
 from tests.examples import nightly
 from tests.learning import close, cut, learned_on
 from tests.tasks.ops.test_contract import EXAMPLES, ROWS, Example, example_table, write_side_tables

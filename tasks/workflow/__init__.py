@@ -15,27 +15,19 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 import pyarrow as pa
 
-from tasks import engines
 from tasks.cluster.current import using
 from tasks.cluster.dask_frames import dask_frame
-from tasks.cluster.lost_worker import explain_losses
-from tasks.cluster.transfer import gpu_setup
-from tasks.core.dtypes import plain_type
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
-from tasks.core.plan import Partition, Plan
-from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds, embeddings_of
+from tasks.core.plan import Plan
+from tasks.core.schema import ROW, Column, Schema, Tags, embeddings_of
 from tasks.core.settings import Output, Run, make_section
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import library, resolve_engine
 from tasks.engines.types import DataFrame
-from tasks.engines.user_frames import open_frame
 from tasks.errors import DataError, JobError, near
-from tasks.graph.binding import SOURCE, Bound
-from tasks.graph.evaluation import Evaluation
-from tasks.graph.failed_casts import largest, records, warn
+from tasks.graph.binding import Bound
 from tasks.graph.node import Node, as_node, topological
 from tasks.graph.partition_work import Work
-from tasks.graph.saved_workflow import FittedNotes, load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.job.apply_fitted import (
     as_read,
@@ -43,22 +35,21 @@ from tasks.job.apply_fitted import (
     labels_without,
     list_needed_columns,
     targets_of,
-    wider_number,
     without,
 )
-from tasks.learning.growth import Base
-from tasks.learning.observe import learn
-from tasks.learning.refit_modes import modes
 from tasks.manifest import Manifest
-from tasks.ops.base import Context, RefitDate
-from tasks.ops.categorify import Categorify
 from tasks.shuffle.group_by_keys import check_runs, keys_of
-from tasks.sources.formats.conform import conform, first_fraction, with_distinct_values, with_fields
 from tasks.sources.frames import frame_here
 from tasks.stages.without_prefect import Origin, write_transformed
-from tasks.storage.discarded import check_discarded
-from tasks.storage.files import check_unchanged, local_folder
-from tasks.storage.own_files import current
+from tasks.workflow.given_frames import (
+    decode_ids,
+    list_wider_numbers,
+    open_columns,
+    transform_table,
+)
+from tasks.workflow.learning import learn_rows, make_base, warn_of_failed_casts
+from tasks.workflow.partitions import frame_of, transform_partition
+from tasks.workflow.saving import load_workflow, save_workflow
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -130,11 +121,9 @@ class Workflow(KnownFromNVTabular):
         check_runs(bound, keys_of(dataset.plan))
         dataset.warn_of_differences(_read_by(bound))
         work = Work(dataset.handle, self.final, dataset.schema, engine, rules=dataset.rules)
-        with explain_losses("fit", dataset.pool, engine):
-            result = learn(work, dataset.plan, dataset.pool)
-        check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
+        result = learn_rows("fit", work, dataset)
         self.state = result.state
-        warn(largest(result.failed))
+        warn_of_failed_casts(result)
         self.schema = dataset.schema
         self.reading = reading_of(dataset.plan)
         self._forget_bound()
@@ -213,20 +202,13 @@ class Workflow(KnownFromNVTabular):
         dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, own_types, exact, training=True))
         dataset.warn_of_differences(needed)
         schema = as_read(schema, dataset.schema)
-        base = Base(
-            state,
-            state.rows,
-            modes(bound, settings, refit_all),
-            RefitDate(night or date.today(), forget_days, refit_all),
-        )
+        base = make_base(state, bound, settings, refit_all, night, forget_days)
         check_runs(bound, keys_of(dataset.plan))
         work = Work(dataset.handle, self.final, schema, resolve_engine(dataset.engine), rules=dataset.rules)
-        with explain_losses("refit", dataset.pool, work.engine):
-            result = learn(work, dataset.plan, dataset.pool, base)
-        check_unchanged(dataset.plan.files, dataset.plan.options.get("storage_options"))
+        result = learn_rows("refit", work, dataset, base)
         self.state = result.state
         self.schema = schema
-        warn(largest(result.failed))
+        warn_of_failed_casts(result)
         for change in result.state.changes.values():
             if change.get("would"):
                 text = "%s of %s stays as it was; a fit would differ now: %s"
@@ -330,25 +312,17 @@ class Workflow(KnownFromNVTabular):
         bound = self._bound
         needed = self._needed
         roots = {root for name in needed if (root := schema.root(name))}
-        table, engine, restore = open_frame(data, [*needed, *sorted(roots.difference(needed))])
-        table = with_fields(table, needed)
+        given = open_columns(data, needed, roots)
+        table = given.table
         if not {*needed} <= {*table.column_names}:
             bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
             table = table.select(needed)
-        gpu_setup.prepare(engine)
-        kernels = engines.engine(engine)
         bound = self._in_wider_types(bound, table)
-        columns = kernels.from_arrow(_conform_table(table, bound.source, needed))
-        context = Context(kernels, kernels.row_numbers(0, table.num_rows))
-        evaluation = Evaluation(bound, columns, state, context, where="the given frame").apply_filters()
-        outputs = evaluation.outputs()
-        warn(records(evaluation.failed))
-        return restore(outputs, kernels, rows_kept(evaluation, bound, table.num_rows))
+        return transform_table(replace(given, table=table), bound, state, needed)
 
     def _in_wider_types(self, bound: Bound, table: pa.Table) -> Bound:
         """The graph bound to the wider types of numbers that columns of a frame have, where it takes them."""
-        numbers = {f.name: wider_number(bound.source[f.name].dtype, plain_type(f.type)) for f in table.schema}
-        wide = {name: dtype for name, dtype in numbers.items() if dtype is not None}
+        wide = list_wider_numbers(bound, table)
         if not wide:
             return bound
         key = (id(bound), *wide.items())
@@ -382,20 +356,8 @@ class Workflow(KnownFromNVTabular):
         The ids of padding, null and values out of the vocabulary give null. An id column of a tuple (`combo`) gives its
         columns. A JobError before a fit.
         """
-        table, engine, restore = open_frame(data)
         bound = Bound(self.final, self.schema or Schema(), self._require_state().values)
-        columns: dict[str, Any] = {}
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            step = bound.encoder(len(bound.nodes) - 1, name) if name in bound.output else None
-            if step is None or not isinstance(step.op, Categorify):
-                columns[name] = column
-                continue
-            values = step.op.inverse(column.combine_chunks(), self._require_state().values[step.key])
-            names = list(step.unit) if step.op.combo and len(step.unit) > 1 else [name]
-            columns.update(zip(names, values, strict=True))
-        gpu_setup.prepare(engine)
-        kernels = engines.engine(engine)
-        return restore(kernels.from_arrow(pa.table(columns)), kernels, None)
+        return decode_ids(data, bound, self._require_state())
 
     # what is known
 
@@ -480,8 +442,7 @@ class Workflow(KnownFromNVTabular):
         """
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
-        folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-        save_fitted(self.final, self.schema, self._require_state(), folder, FittedNotes(self.reading))
+        save_workflow(self.final, self.schema, self._require_state(), self.reading, path)
 
     @staticmethod
     def load(path: str | Path) -> Workflow:
@@ -490,9 +451,7 @@ class Workflow(KnownFromNVTabular):
         Every file is checked against its digest: a DataError for one that is missing or damaged, or of a newer format.
         A HostError for a function or operator that cannot be imported here.
         """
-        folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
-        check_discarded(current(folder), folder)
-        saved = load_fitted(folder)
+        saved = load_workflow(path)
         workflow = Workflow(saved.final)
         workflow.schema = saved.schema
         workflow.state = saved.state
@@ -578,7 +537,7 @@ class Transformed(KnownFromNVTabular):
         persisted = self._persisted
         for part in self.dataset.plan.partitions if persisted is None else persisted.to_delayed():
             with using(self.dataset.client):
-                frame = _frame_of(work, part) if persisted is None else frame_here(part)
+                frame = frame_of(work, part) if persisted is None else frame_here(part)
             yield frame
 
     def to_iter(self) -> Iterator[Any]:
@@ -609,7 +568,7 @@ class Transformed(KnownFromNVTabular):
         work = self._work()
         empty = work.bound.output.to_arrow().empty_table()
         with using(self.dataset.client):
-            return dask_frame(_frame_of, work, self.dataset.plan.partitions, empty, work.engine)
+            return dask_frame(frame_of, work, self.dataset.plan.partitions, empty, work.engine)
 
     def to_dask_array(self, columns: Sequence[str] | None = None, dtype: npt.DTypeLike | None = None) -> da.Array:
         """A Dask array of columns of numbers, with known chunks, as `Dataset.to_dask_array` gives it.
@@ -668,39 +627,3 @@ def reading_of(plan: Plan) -> dict[str, Any]:
     """How the rows of a plan were read, and by which keys they were brought together."""
     keyed = plan.options.get("keyed", {})
     return {**plan.reading, **{name: value for name, value in keyed.items() if value}}
-
-
-def _frame_of(work: Work, partition: Partition) -> DataFrame:
-    return work.kernels.user_frame(transform_partition(work, partition))
-
-
-def transform_partition(work: Work, partition: Partition) -> dict[str, Any]:
-    """The output columns of one partition."""
-    evaluation = work.open_partition(partition, work.bound.targets)
-    columns = evaluation.outputs()
-    warn(records(evaluation.failed))
-    return columns
-
-
-def _conform_table(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa.Table:
-    """The needed columns in the types that the workflow was fitted with; a DataError names the one that does not
-    fit."""
-    frame_schema = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
-    try:
-        check_kinds(schema, frame_schema, needed)
-        return conform(with_distinct_values(table), pa.schema([(n, schema[n].dtype) for n in needed]))
-    except DataError as error:
-        ending = "the workflow was fitted with"
-        why = error.why
-        what = error.what if ending in error.what else f"{error.what}, the type that {ending}"
-        name = getattr(error, "column", "")
-        first = first_fraction(table.column(name), schema[name].dtype) if name else None
-        if first:
-            why = f"row {first[0]:,}, counted from 0, has {first[1]}; {why}"
-        raise DataError(what, where="the given frame", why=why, do="give values of the fitted type") from None
-
-
-def rows_kept(evaluation: Evaluation, bound: Bound, rows: int) -> Any:
-    """The places in a given frame of the rows that came out: None for all of them, and for rows that were grouped."""
-    context = evaluation.contexts[bound.space]
-    return None if bound.space != SOURCE or len(context.rows) == rows else context.rows
