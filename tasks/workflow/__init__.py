@@ -312,13 +312,13 @@ class Workflow(KnownFromNVTabular):
         bound = self._bound
         needed = self._needed
         roots = {root for name in needed if (root := schema.root(name))}
-        given = open_columns(data, needed, roots)
-        table = given.table
+        frame = open_columns(data, needed, roots)
+        table = frame.table
         if not {*needed} <= {*table.column_names}:
             bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
             table = table.select(needed)
         bound = self._in_wider_types(bound, table)
-        return transform_table(replace(given, table=table), bound, state, needed)
+        return transform_table(replace(frame, table=table), bound, state, needed)
 
     def _in_wider_types(self, bound: Bound, table: pa.Table) -> Bound:
         """The graph bound to the wider types of numbers that columns of a frame have, where it takes them."""

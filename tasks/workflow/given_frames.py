@@ -43,17 +43,17 @@ def open_columns(data: object, needed: Sequence[str], roots: Collection[str]) ->
     return GivenFrame(with_fields(table, needed), engine, restore)
 
 
-def transform_table(given: GivenFrame, bound: Bound, state: State, needed: Sequence[str]) -> Any:
+def transform_table(frame: GivenFrame, bound: Bound, state: State, needed: Sequence[str]) -> Any:
     """The outputs of a bound graph for the table of a frame, as a frame of the same kind."""
-    gpu_setup.prepare(given.engine)
-    kernels = engines.engine(given.engine)
-    rows = given.table.num_rows
-    columns = kernels.from_arrow(_conform_table(given.table, bound.source, needed))
+    gpu_setup.prepare(frame.engine)
+    kernels = engines.engine(frame.engine)
+    rows = frame.table.num_rows
+    columns = kernels.from_arrow(_conform_table(frame.table, bound.source, needed))
     context = Context(kernels, kernels.row_numbers(0, rows))
     evaluation = Evaluation(bound, columns, state, context, where="the given frame").apply_filters()
     outputs = evaluation.outputs()
     warn(records(evaluation.failed))
-    return given.restore(outputs, kernels, _list_places(evaluation, bound, rows))
+    return frame.restore(outputs, kernels, _list_places(evaluation, bound, rows))
 
 
 def decode_ids(data: object, bound: Bound, state: State) -> Any:

@@ -119,7 +119,7 @@ def test_left_to_itself_it_has_partitions_for_every_core(asked: str | None, part
 
 
 def test_a_share_of_memory_cuts_frames_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.dataset.worker_memory", lambda engine, pool: 32 << 20)
+    monkeypatch.setattr("tasks.dataset.file_plans.worker_memory", lambda engine, pool: 32 << 20)
     rows = pa.table({"x": np.arange(4 << 20)})  # 32 MiB in blocks of 8
     pq.write_table(rows, tmp_path / "in.parquet", row_group_size=1 << 20, use_dictionary=False, compression="none")
     for source in (rows, tmp_path / "in.parquet"):
