@@ -57,7 +57,7 @@ def name_types(schema: Mapping[str, Any]) -> dict[str, str]:
     return {name: t if isinstance(t, str) else dtype_name(t) for name, t in schema.items()}
 
 
-def read_as_fitted(section: Source, reading: Mapping[str, Any]) -> tuple[Source, Fit] | None:
+def read_as_fitted(section: Source, reading: dict[str, Any]) -> tuple[Source, Fit] | None:
     """The files read by the rules of a fit where the section sets none; None where they are read so already."""
     fit = Fit.of(section, reading)
     fitted = with_values(section, reading)
