@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from tasks import engines
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import plain_type
 from tasks.core.schema import Column, Schema, check_kinds
-from tasks.engines.user_frames import open_frame
+from tasks.engines.user_frames import Restore, open_frame
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation
@@ -33,7 +33,7 @@ class GivenFrame:
 
     table: pa.Table
     engine: str
-    restore: Callable[..., Any]
+    restore: Restore
 
 
 def open_columns(data: object, needed: Sequence[str], roots: Collection[str]) -> GivenFrame:
