@@ -9,6 +9,7 @@ from tasks.core.contract import TIMES, ColumnRule, Contract, compare_to_limit
 from tasks.errors import near
 from tasks.gate.verdict import Finding, Level
 from tasks.profile.output_profile import ColumnProfile, Profile
+from tasks.storage.documents import Value
 
 MOST_VALUES = 50  # of a column whose domain `propose_contract` writes
 
@@ -28,81 +29,108 @@ def check_values(profile: Profile, contract: Contract, level: Level) -> CheckedV
         column = profile.columns.get(name)
         if column is None:  # not read
             continue
-        findings += _nulls(column, rule, level)
-        findings += _range(column, rule, level)
-        domain = _domain(column, rule, level)
+        findings += _check_nulls(column, rule, level)
+        findings += _check_range(column, rule, level)
+        domain = _check_domain(column, rule, level)
         findings += domain.findings
         notes += domain.notes
     return CheckedValues(findings, notes)
 
 
-def _nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
+def _make_finding(
+    column: ColumnProfile, now: Value, limit: Value, figure: float, threshold: float, level: Level, text: str
+) -> Finding:
+    """Make the finding of one column. The contract's limit takes the place of the value of an earlier output."""
+    return Finding(
+        column=column.name,
+        check="contract",
+        now=now,
+        before=limit,
+        figure=figure,
+        threshold=threshold,
+        level=level,
+        text=text,
+    )
+
+
+def _check_nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
+    """Return a finding if the column has more nulls than its rule allows."""
     share = column.nulls / column.rows if column.rows else 0.0
     if rule.nulls is None or share <= rule.nulls:
         return []
     text = (
         f"{column.name}: {percent(share)} of {column.rows:,} values are null, the contract allows {percent(rule.nulls)}"
     )
-    return [Finding(column.name, "contract", share, rule.nulls, share, rule.nulls, level, text)]
+    return [_make_finding(column, share, rule.nulls, share, rule.nulls, level, text)]
 
 
-def _range(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
+def _check_range(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[Finding]:
+    """Return a finding for each end of the range that a value is beyond, and one for infinite numbers."""
     findings = []
     low, high = rule.range or (None, None)
     for end, limit, value in (("least", low, column.minimum), ("largest", high, column.maximum)):
         if limit is None or value is None:
             continue
         order = compare_to_limit(value, limit, end, TIMES.match(column.type) is not None)
+        is_lower_end = end == "least"
+        is_outside = order is not None and (order < 0 if is_lower_end else order > 0)
         if order is None:
             text = f"{column.name}: the contract's limit {limit!r} cannot be compared with values such as {value!r}"
-        elif order < 0 if end == "least" else order > 0:
-            word = "below" if end == "least" else "above"
-            known = format_limit(limit)
-            text = f"{column.name}: the {end} value is {format_limit(value)}, {word} the contract's limit {known}"
+        elif is_outside:
+            word = "below" if is_lower_end else "above"
+            limit_text = format_value(limit)
+            text = f"{column.name}: the {end} value is {format_value(value)}, {word} the contract's limit {limit_text}"
         else:
             continue
-        distance = abs(value - limit) if not isinstance(value, str) and not isinstance(limit, str) else 1.0
-        findings.append(Finding(column.name, "contract", value, limit, float(distance), 0.0, level, text))
+        distance = 1.0  # texts have no distance: any figure above the threshold, which is 0
+        if not isinstance(value, str) and not isinstance(limit, str):
+            distance = float(abs(value - limit))
+        findings.append(_make_finding(column, value, limit, distance, 0.0, level, text))
+    # Profiles leave infinite numbers out of their minimum and maximum.
     if rule.range and column.infinite and not any(isinstance(limit, str) for limit in rule.range):
         share = column.infinite / column.rows
         text = f"{column.name}: {column.infinite:,} values are infinite, the contract has a range"
-        findings.append(Finding(column.name, "contract", share, 0.0, share, 0.0, level, text))
+        findings.append(_make_finding(column, share, 0.0, share, 0.0, level, text))
     return findings
 
 
-def _domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> CheckedValues:
+def _check_domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> CheckedValues:
+    """Check that the values of a column belong to its domain; a note says where only the frequent ones were checked."""
     if rule.values is None or not column.values:
         return CheckedValues([], [])
     if not column.top_exact:
         why = "it has too many distinct values to count each"
         return CheckedValues([], [f"{column.name}: its domain in the contract could not be checked exactly: {why}"])
-    domain = {_key(value) for value in rule.values}
-    strange = [(value, count) for value, count in column.top if _key(value) not in domain]
+    domain = {_comparison_key(value) for value in rule.values}
+    unexpected = [(value, count) for value, count in column.top if _comparison_key(value) not in domain]
     notes = []
     if len(column.top) < round(column.distinct):
         notes.append(f"{column.name}: its domain was checked over its {len(column.top)} most frequent values only")
-    if not strange:
+    if not unexpected:
         return CheckedValues([], notes)
-    share = sum(count for _, count in strange) / column.rows
-    values = ", ".join(f"{value!r} ({count:,})" for value, count in strange[:5]) + (", .." if len(strange) > 5 else "")
-    known = list(map(str, rule.values))
-    hint = near(str(strange[0][0]), known)
+    share = sum(count for _, count in unexpected) / column.rows
+    values = ", ".join(f"{value!r} ({count:,})" for value, count in unexpected[:5])
+    values += ", .." if len(unexpected) > 5 else ""
+    allowed = list(map(str, rule.values))
+    hint = near(str(unexpected[0][0]), allowed)
     text = f"{column.name}: {percent(share)} of the rows have values outside of the contract's domain: {values}"
-    text += f" ({hint.rstrip('?')})" if hint.startswith("did") else ""
-    shown_values = [value for value, _ in strange[:5]]
-    finding = Finding(column.name, "contract", shown_values, known[:100], share, 0.0, level, text)
+    if hint.startswith("did"):  # "did you mean ..?"; without a value that is near, the hint lists all of them
+        text += f" ({hint.rstrip('?')})"
+    shown_values = [value for value, _ in unexpected[:5]]
+    finding = _make_finding(column, shown_values, allowed[:100], share, 0.0, level, text)
     return CheckedValues([finding], notes)
 
 
-def _key(value: str | float) -> str:
-    """Values of a YAML file and of a profile by one name: true is True, 1 is 1.0."""
+def _comparison_key(value: str | float) -> str:
+    """Return a key under which equal values of a YAML file and of a profile are the same: 1 is 1.0, true is 1."""
     if isinstance(value, str):
         return f"text {value}"
     return f"number {float(value)}"
 
 
 def percent(share: float) -> str:
-    """
+    """Format a share for people.
+
     >>> percent(0.5), percent(0.00012), percent(0.123456), percent(0.0), percent(1e-9), percent(474.0)
     ('50 %', '0.012 %', '12.3 %', '0 %', '< 0.001 %', '47,400 %')
     """
@@ -111,8 +139,8 @@ def percent(share: float) -> str:
     return f"{100 * share:,.0f} %" if share >= 10 else f"{100 * share:.3g} %"
 
 
-def format_limit(value: str | float | None) -> str:
-    """A value as short text, numbers with separators."""
+def format_value(value: str | float | None) -> str:
+    """Format a value as short text, numbers with separators."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
@@ -124,7 +152,7 @@ def format_limit(value: str | float | None) -> str:
 
 
 def propose_contract(profile: Profile, source: str) -> str:
-    """A contract as YAML with comments, as a night's profile suggests it: a place to begin, to be read by a person."""
+    """Write a first contract, as YAML with comments, from the profile of a run; a person is to read and correct it."""
     lines = [
         f"# A contract, proposed by `rowmill contract` from {profile.rows:,} rows of {source}.",
         "# Read it, fix it, and name it in the job: `contract: contract.yaml`. evolve: take it and say so;",
@@ -135,52 +163,57 @@ def propose_contract(profile: Profile, source: str) -> str:
         "columns:" + ("" if profile.types else " {}"),
     ]
     for name, dtype in sorted(profile.types.items()):
-        lines.append(f"  {quote_yaml(name)}:")
+        lines.append(f"  {_quote_yaml(name)}:")
         column = profile.columns.get(name)
         if column is None:
             lines.append(
-                f"    type: {quote_yaml(dtype)}  # the job does not read this column: a change is only reported"
+                f"    type: {_quote_yaml(dtype)}  # the job does not read this column: a change is only reported"
             )
             lines += ["    missing: evolve", "    retyped: evolve"]
             continue
-        lines.append(f"    type: {quote_yaml(column.type)}")
+        lines.append(f"    type: {_quote_yaml(column.type)}")
         share = column.nulls / column.rows if column.rows else 0.0
         lines.append(f"    nulls: {_suggest_null_limit(share):g}  # {percent(share)} were null")
-        lines += [f"    {line}" for line in _limits(column)]
+        lines += [f"    {line}" for line in _propose_rule(column)]
     return "\n".join(lines) + "\n"
 
 
 def _suggest_null_limit(share: float) -> float:
-    """Twice the share of nulls and one point more, with two digits; 0 stays 0, 1 is the most."""
+    """Double a share of nulls and add one percentage point, in two digits and at most 1; 0 stays 0."""
     return min(1.0, float(f"{2 * share + 0.01:.2g}")) if share else 0.0
 
 
-def _limits(column: ColumnProfile) -> list[str]:
-    """The domain of a column with few values, the range of another one, or what was seen, as a comment."""
-    few = column.top_exact and len(column.top) >= round(column.distinct) and 0 < len(column.top) <= MOST_VALUES
-    if few and column.top:
-        return [f"values: [{', '.join(quote_yaml(value) for value, _ in column.top)}]"]
+def _propose_rule(column: ColumnProfile) -> list[str]:
+    """Propose the domain of a column with few values, or the range of a numeric one; otherwise describe its values.
+
+    The description is a comment. Ranges are for numbers that do not grow from batch to batch, as ids do.
+    """
+    has_all_values = column.top_exact and len(column.top) >= round(column.distinct)
+    if has_all_values and 0 < len(column.top) <= MOST_VALUES:
+        return [f"values: [{', '.join(_quote_yaml(value) for value, _ in column.top)}]"]
     low = column.minimum
     high = column.maximum
     distinct = ("" if column.is_distinct_known else "at least ") + f"{round(column.distinct):,} distinct values"
-    seen = [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
+    description = [f"# {distinct}" + (f", {low} .. {high}" if low is not None else "")]
     if low is None or high is None or isinstance(low, str) or isinstance(high, str):
-        return seen
+        return description
     if column.infinite or not math.isfinite(high - low):
-        return seen
+        return description
     if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
-        return [f"# {distinct}, {format_limit(low)} .. {format_limit(high)}: ids grow, so no range is proposed"]
-    ends = f"[{_round_outward(low, False)}, {_round_outward(high, True)}]"
-    return [f"range: {ends}  # {distinct}, {format_limit(low)} .. {format_limit(high)}"]
+        return [f"# {distinct}, {format_value(low)} .. {format_value(high)}: ids grow, so no range is proposed"]
+    ends = f"[{_round_outward(low, up=False)}, {_round_outward(high, up=True)}]"
+    return [f"range: {ends}  # {distinct}, {format_value(low)} .. {format_value(high)}"]
 
 
 def _round_outward(value: float, up: bool) -> str:
-    """A round number beyond an extreme: 0 where it has no sign on that side, else twice its size to one digit.
+    """Round an extreme away from the values: to twice its size in one digit, or to 0 if 0 lies on that side.
 
-    YAML reads a number with an exponent as text unless it has a point.
+    The point before an exponent is for YAML, which reads `2e-07` as text.
 
-    >>> _round_outward(3.2, False), _round_outward(199.0, True), _round_outward(-7, False), _round_outward(-7, True), _round_outward(1e-7, True)
-    ('0', '400', '-20', '0', '2.0e-07')
+    >>> _round_outward(3.2, up=False), _round_outward(199.0, up=True), _round_outward(1e-7, up=True)
+    ('0', '400', '2.0e-07')
+    >>> _round_outward(-7, up=False), _round_outward(-7, up=True)
+    ('-20', '0')
     """
     if (value >= 0) != up or value == 0:
         return "0"
@@ -190,10 +223,10 @@ def _round_outward(value: float, up: bool) -> str:
     return text if "." in text else text.replace("e", ".0e")
 
 
-def quote_yaml(value: object) -> str:
-    """A value as YAML in one line.
+def _quote_yaml(value: object) -> str:
+    """Write a value as YAML in one line.
 
-    >>> quote_yaml("a"), quote_yaml("no"), quote_yaml(True), quote_yaml("1:2"), quote_yaml(7)
+    >>> _quote_yaml("a"), _quote_yaml("no"), _quote_yaml(True), _quote_yaml("1:2"), _quote_yaml(7)
     ('a', "'no'", 'true', "'1:2'", '7')
     """
     import yaml

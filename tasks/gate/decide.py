@@ -1,4 +1,4 @@
-"""The decision of the gate: from a night's profile to findings and a verdict, and to what becomes of the run.
+"""The decision of the gate: from the profile of a batch to findings and a verdict, and to what becomes of the run.
 
 `flows/gate/judging.py` acts on the decision.
 """
@@ -21,7 +21,7 @@ from tasks.gate.question import GateStage
 from tasks.gate.verdict import Finding, Outcome, Verdict, outcome
 from tasks.profile.output_profile import Profile
 
-LEVELS = {"stop": 0, "ask": 1, "warn": 2}
+LEVELS = {"stop": 0, "ask": 1, "warn": 2}  # the order of findings: the worst first
 
 
 def judge(
@@ -31,26 +31,26 @@ def judge(
     settings: Checks,
     day: date | None = None,
 ) -> Verdict:
-    """The verdict on a night of the day `day`. `history` are the good versions, newest first."""
-    night = BatchChecks(profile, list(history), settings, day)
+    """Judge a batch of the run date `day`. `history` are the good versions, newest first."""
+    batch = BatchChecks(profile, list(history), settings, day)
     findings: list[Finding] = []
     notes: list[str] = []
-    if contract is not None and (level := night.level("contract", len(history) + settings.nights)):
+    if contract is not None and (level := batch.choose_level("contract", len(history) + settings.nights)):
         checked = check_values(profile, contract, level)
         findings += checked.findings
         notes += checked.notes
-    findings += night.columns(contract)
-    findings += night.constants()
-    findings += night.figures()
-    findings += night.distributions()
-    findings += night.new_values()
-    findings += night.check_vanished_values()
-    findings += night.associations([one for one in findings if one.check == "swapped"])
-    findings += night.duplicates(findings)
-    chosen = [one for one in findings if night.is_column_of_check(one.check, one.column)]
+    findings += batch.check_columns(contract)
+    findings += batch.check_constants()
+    findings += batch.check_figures()
+    findings += batch.check_distributions()
+    findings += batch.check_new_values()
+    findings += batch.check_vanished_values()
+    findings += batch.check_associations([one for one in findings if one.check == "swapped"])
+    findings += batch.check_duplicates(findings)
+    chosen = [one for one in findings if batch.is_column_of_check(one.check, one.column)]
     chosen.sort(key=lambda one: (LEVELS[one.level], one.check != "rows", -_severity(one), one.check, one.column))
-    notes += night.notes
-    proposed = {check: dict(sorted(by.items())) for check, by in sorted(night.proposed.items())}
+    notes += batch.notes
+    proposed = {check: dict(sorted(by.items())) for check, by in sorted(batch.proposed.items())}
     versions = [past.version for past in history[:WINDOW]]
     return Verdict(outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
 
@@ -61,12 +61,11 @@ def _severity(finding: Finding) -> float:
 
 @dataclass(frozen=True)
 class GateDecision:
-    """What becomes of a run: `level` is that of the worst of its `findings`, which are those of the verdict that nobody
-    has accepted; `note` is the run's note with the verdict."""
+    """What becomes of a run."""
 
-    level: Outcome
-    findings: list[Finding]
-    note: GateNote
+    level: Outcome  # of the worst finding
+    findings: list[Finding]  # those of the verdict that have not been accepted
+    note: GateNote  # the run's note with the verdict
 
 
 def decide(note: GateNote, stage: GateStage, verdict: Verdict) -> GateDecision:

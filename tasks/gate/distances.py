@@ -1,7 +1,8 @@
 """Distances of two distributions of counts: L-infinity, Jensen-Shannon, population stability index; their noise.
 
 A distribution is an array of counts or shares over the same categories or bins, in the last axis; each is divided by
-its own sum first. Of a distribution without any count nothing is known: its distance to any other is 0.
+its own sum first. The distance of a distribution without any count to any other is 0: nothing is known of it. The
+module also has the cells into which numbers are counted, and the limit of Student's t.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-Distance = Array | np.float64  # of each row of cells, or of the one
+Distance = Array | np.float64  # one for each row of cells, or a single one
 EMPTY = 1e-4  # the share that an empty cell of a PSI counts with
 CELLS = 16  # quantile bins of numbers
 
 
-def shares(counts: npt.ArrayLike) -> Array:
-    """Counts divided by their sum over the last axis; zeros where there are no counts."""
+def to_shares(counts: npt.ArrayLike) -> Array:
+    """Divide counts by their sum over the last axis; zeros if all counts are 0."""
     numbers = np.asarray(counts, np.float64)
     total = numbers.sum(axis=-1, keepdims=True)
     divided: Array = np.divide(numbers, total, out=np.zeros_like(numbers), where=total > 0)
@@ -28,18 +29,18 @@ def shares(counts: npt.ArrayLike) -> Array:
 
 
 def l_infinity(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
-    """The largest change of a share, max |p - q|, 0 .. 1 (as `skew_comparator.infinity_norm` of TensorFlow Data
+    """Compute the largest change of a share, max |p - q|, 0 .. 1 (as `skew_comparator.infinity_norm` of TensorFlow Data
     Validation).
 
     >>> round(float(l_infinity([90, 10], [70, 30])), 6)
     0.2
     """
-    p, q = _both(one, other)
+    p, q = _to_share_pair(one, other)
     return np.abs(p - q).max(axis=-1, initial=0.0)
 
 
 def jensen_shannon(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
-    """The Jensen-Shannon *distance* with logarithms of base 2, 0 (equal) .. 1 (no cell in common).
+    """Compute the Jensen-Shannon *distance* with logarithms of base 2, 0 (equal) .. 1 (no cell in common).
 
     sqrt((KL(p, m) + KL(q, m)) / 2), m = (p + q) / 2, KL(p, m) = sum p log2(p / m); the square root of the divergence
     (J. Lin, 1991), as scipy.spatial.distance.jensenshannon(p, q, base=2). Empty cells add nothing.
@@ -47,29 +48,31 @@ def jensen_shannon(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     >>> float(jensen_shannon([1, 0], [0, 5])), float(jensen_shannon([1, 3], [2, 6]))
     (1.0, 0.0)
     """
-    p, q = _both(one, other)
+    p, q = _to_share_pair(one, other)
     middle = (p + q) / 2
     divergence = (_kullback_leibler(p, middle) + _kullback_leibler(q, middle)) / 2
     return np.sqrt(np.clip(divergence, 0.0, 1.0))
 
 
 def psi(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
-    """The population stability index, sum (p - q) ln(p / q): 0 (equal) and up (Siddiqi, 2006: below 0.1 is stable,
-    above 0.25 has changed). A cell that is empty on one side counts with a share of 0.0001 there; one that is empty on
-    both sides adds nothing.
+    """Compute the population stability index, sum (p - q) ln(p / q): 0 (equal) and up.
+
+    Below 0.1 a distribution is stable, above 0.25 it has changed (Siddiqi, 2006). A cell that is empty on one side
+    counts with a share of 0.0001 there; one that is empty on both sides adds nothing.
 
     >>> round(float(psi([50, 50], [60, 40])), 4)
     0.0405
     """
-    p, q = _both(one, other)
-    there = (p > 0) | (q > 0)
+    p, q = _to_share_pair(one, other)
+    occupied = (p > 0) | (q > 0)
     p = np.maximum(p, EMPTY)
     q = np.maximum(q, EMPTY)
-    return np.where(there, (p - q) * np.log(p / q), 0.0).sum(axis=-1)
+    return np.where(occupied, (p - q) * np.log(p / q), 0.0).sum(axis=-1)
 
 
-def _both(one: npt.ArrayLike, other: npt.ArrayLike) -> tuple[Array, Array]:
-    p, q = np.broadcast_arrays(shares(one), shares(other))
+def _to_share_pair(one: npt.ArrayLike, other: npt.ArrayLike) -> tuple[Array, Array]:
+    """Convert two distributions to shares; both are zeros if one has no count, so that their distance is 0."""
+    p, q = np.broadcast_arrays(to_shares(one), to_shares(other))
     known = (p.sum(axis=-1, keepdims=True) > 0) & (q.sum(axis=-1, keepdims=True) > 0)
     return np.where(known, p, 0.0), np.where(known, q, 0.0)
 
@@ -84,8 +87,9 @@ DISTANCES = {"l_infinity": l_infinity, "jensen_shannon": jensen_shannon, "psi": 
 
 
 def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: float) -> float:
-    """The distance that is passed by chance with the probability of `z` standard deviations of a normal, if `now`
-    and `before` values are drawn from the distribution `reference`.
+    """Compute the distance that samples of `now` and `before` values of the distribution `reference` exceed by chance.
+
+    The probability of that is the one with which a normal variable exceeds `z` standard deviations.
 
     With n = 1 / (1 / now + 1 / before) and k cells that are not empty: for L-infinity, the largest of k changes,
     sqrt(z^2 + 2 ln k) sqrt(p (1 - p) / n) of the largest p (1 - p). The PSI is about chi-square(k - 1) / n, the
@@ -94,7 +98,7 @@ def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: flo
     """
     if not now or not before:
         return 1.0
-    p = shares(reference)
+    p = to_shares(reference)
     n = 1 / (1 / now + 1 / before)
     k = int(np.count_nonzero(p))
     if name == "l_infinity":
@@ -105,14 +109,16 @@ def noise(name: str, reference: npt.ArrayLike, now: float, before: float, z: flo
 
 
 def quantile_cells(past: Sequence[Mapping[int, int]], cells: int = CELLS) -> Array:
-    """The bins at which cells end, so that each cell has about 1 / `cells` of the values of the past: ascending, at
-    most cells - 1 bins, each with the values in it on its left. Bins with many values are cells of their own.
+    """Choose the bins at which cells end, so that each cell has about 1 / `cells` of the past values.
+
+    They are ascending and at most cells - 1; the values of a bin belong to the cell that it ends. Bins with many values
+    are cells of their own.
 
     >>> quantile_cells([{1: 1, 2: 98, 3: 1}], 4).tolist(), quantile_cells([{n: 1 for n in range(8)}], 4).tolist()
     ([1.0, 2.0], [1.0, 3.0, 5.0])
     """
     numbers = sorted({number for bins in past for number in bins})
-    total = shares([[bins.get(number, 0) for number in numbers] for bins in past]).sum(axis=0)
+    total = to_shares([[bins.get(number, 0) for number in numbers] for bins in past]).sum(axis=0)
     if not len(total) or not total.sum():
         return np.zeros(0)
     passed = np.cumsum(total) / total.sum()
@@ -127,8 +133,8 @@ def quantile_cells(past: Sequence[Mapping[int, int]], cells: int = CELLS) -> Arr
     return np.array([numbers[place] for place in sorted(ends) if place < len(numbers) - 1], np.float64)
 
 
-def in_cells(bins: Mapping[int, int], ends: Array) -> Array:
-    """The counts of bins in the cells that end at `ends`, and in a last cell for all above."""
+def count_in_cells(bins: Mapping[int, int], ends: Array) -> Array:
+    """Sum the counts of bins in the cells that end at `ends`, and in a last cell for all above."""
     counts = np.zeros(len(ends) + 1)
     if bins:
         numbers = np.fromiter(bins.keys(), np.float64, len(bins))
@@ -137,8 +143,10 @@ def in_cells(bins: Mapping[int, int], ends: Array) -> Array:
 
 
 def t_limit(chance: float, degrees: float) -> float:
-    """The value that Student's t with so many degrees of freedom passes, on either side together, with a probability
-    (G. W. Hill, Algorithm 396, 1970): relative error below 1e-3 from 3 degrees on.
+    """Compute the value that Student's t exceeds with a probability, on both sides together.
+
+    By G. W. Hill, Algorithm 396 (1970), whose names the variables have; relative error below 1e-3 from 3 degrees of
+    freedom on.
 
     >>> round(t_limit(0.05, 10), 3), round(t_limit(1e-6, 5), 1)
     (2.228, 28.5)

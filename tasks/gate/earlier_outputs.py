@@ -1,4 +1,4 @@
-"""The good versions of an output and their profiles: what a night is compared with."""
+"""The good versions of an output and their profiles: what a batch is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.errors import RowmillError
-from tasks.gate.figures import Key, figures_of
+from tasks.gate.figures import Key, compute_figures
 from tasks.profile.output_profile import PROFILE, Profile, read_profile
 from tasks.storage import own_files
 from tasks.storage.atomic import read_json
@@ -22,7 +22,7 @@ DISCARDED = "_discarded.json"  # marks a version that was taken back: it is not 
 
 @dataclass(frozen=True)
 class Past:
-    """A good version: its name, the day that it is of (None for a job without dates), and what it read."""
+    """A good version: its name, its run date (None for a job without dates), and the profile of what it read."""
 
     version: str
     day: date | None
@@ -30,17 +30,17 @@ class Past:
 
     @property
     def weekday(self) -> int | None:
-        """0 Monday .. 6 Sunday."""
+        """The weekday of its run date, 0 (Monday) .. 6 (Sunday)."""
         return self.day.weekday() if self.day else None
 
     @cached_property
     def figures(self) -> dict[Key, float]:
         """The single figures of its profile."""
-        return figures_of(self.profile)
+        return compute_figures(self.profile)
 
 
 class PastVersions(NamedTuple):
-    """What a night is compared with, newest first, and a sentence on each version that is left out."""
+    """The versions that a batch is compared with, newest first, and a sentence on each version that is left out."""
 
     versions: list[Past]
     notes: list[str]
@@ -49,15 +49,15 @@ class PastVersions(NamedTuple):
 def good_versions(
     output: Path, most: int = MOST_VERSIONS, split: str = "", without: Sequence[str] = ()
 ) -> PastVersions:
-    """The good versions of an output.
+    """Read the good versions of an output, at most `most`.
 
-    Good: published, not marked as discarded, with a profile that can be read. An output without versions counts as
-    one. `split` is that of a job with `source.valid`; `without` names versions not to look at. Only manifests and
-    profiles are read; that the parts are whole is for `verify` to say.
+    Good versions are published, not marked as discarded, and have a readable profile. An output without versions counts
+    as one. `split` is that of a job with `source.valid`; `without` names versions that do not count. Only manifests and
+    profiles are read; `verify` checks the parts.
     """
     past: list[Past] = []
     notes: list[str] = []
-    for folder in versions_of(output):
+    for folder in list_versions(output):
         if len(past) == most:
             break
         if folder.name in without:
@@ -74,20 +74,20 @@ def good_versions(
         if profile is None:
             notes.append(f"{folder.name} is left out: it has no {PROFILE}")
             continue
-        past.append(Past(folder.name, _day(read_json(inner / MANIFEST)), profile))
+        past.append(Past(folder.name, _read_run_date(read_json(inner / MANIFEST)), profile))
     return PastVersions(past, notes)
 
 
-def versions_of(output: Path) -> list[Path]:
-    """The published versions in an output's folder, newest first; the folder itself where it has no versions."""
+def list_versions(output: Path) -> list[Path]:
+    """List the published versions in an output's folder, newest first; the folder itself if it has no versions."""
     if any((output / place / MANIFEST).is_file() for place in ("", SPLITS[0])):
         return [output]
     versions = reversed(own_files.versions_of(output))
     return [path for path in versions if any((path / place / MANIFEST).is_file() for place in ("", SPLITS[0]))]
 
 
-def _day(manifest: object) -> date | None:
-    """The day that a version is of, as its manifest says."""
+def _read_run_date(manifest: object) -> date | None:
+    """Read the run date of a version from its manifest."""
     dated = manifest.get("dated") if isinstance(manifest, dict) else None
     try:
         return datetime.fromisoformat(dated["date"]).date() if isinstance(dated, dict) else None

@@ -1,4 +1,4 @@
-"""The single figures of a profile that the gate compares between nights, and the scales on which it compares them."""
+"""The single figures of a profile that the gate compares between versions, and the scales of these comparisons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.core.settings import OF_STEPS
 from tasks.core.units import HOUR
-from tasks.gate.contract_values import format_limit, percent
+from tasks.gate.contract_values import format_value, percent
 from tasks.profile.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -20,15 +20,15 @@ SHARES = ("nulls", "repeated", *OF_STEPS)
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """Names a figure: the check, the column ("" for the rows, the key of a step), and which of the check's figures."""
+    """The name of a figure."""
 
     check: str
-    column: str
-    part: str = ""
+    column: str  # "" for the rows; the key of a step for figures of steps
+    part: str = ""  # which of the figures of a check: the least value, a quantile, ..
 
 
 def family(column: ColumnProfile) -> str:
-    """The kind of a column's values: number, time, moment (a timestamp or a date), bool, or text."""
+    """Return the kind of a column's values: number, time, moment (a timestamp or a date), bool, or text."""
     name = column.type
     while name.startswith("list<"):
         name = name[5:-1]
@@ -41,8 +41,8 @@ def family(column: ColumnProfile) -> str:
     return "bool" if name == "bool" else "text"
 
 
-def figures_of(profile: Profile) -> dict[Key, float]:
-    """All single figures of a profile: rows, shares, numbers of distinct values, means, extremes and quantiles.
+def compute_figures(profile: Profile) -> dict[Key, float]:
+    """Compute the single figures of a profile: rows, shares, numbers of distinct values, means, extremes, quantiles.
 
     Means and extremes of timestamps and dates are hours since 1970.
     """
@@ -59,7 +59,7 @@ def figures_of(profile: Profile) -> dict[Key, float]:
             figures[Key("distinct", name)] = float(column.distinct)
         kind = family(column)
         if column.mean is not None and math.isfinite(column.mean) and kind in ("number", "moment", "time"):
-            figures[Key("mean", name)] = column.mean * hours_of(column) if kind == "moment" else column.mean
+            figures[Key("mean", name)] = column.mean * hours_per_unit(column) if kind == "moment" else column.mean
         for part, end in (("least", column.minimum), ("largest", column.maximum)):
             number = _to_number(end, kind)
             if number is not None:
@@ -76,8 +76,8 @@ def figures_of(profile: Profile) -> dict[Key, float]:
     return figures
 
 
-def hours_of(column: ColumnProfile) -> float:
-    """The hours of one unit in which a timestamp (microseconds) or a date (days) counts."""
+def hours_per_unit(column: ColumnProfile) -> float:
+    """Return the hours of the unit in which a timestamp (microseconds) or a date (days) counts."""
     return 24.0 if "date" in column.type else 1 / HOUR
 
 
@@ -96,7 +96,7 @@ def _to_number(value: str | float | None, kind: str) -> float | None:
 
 
 def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
-    """Values at fractions of the finite values, interpolated within their bins; NaN without values."""
+    """Compute the values at fractions of the finite values, interpolated within their bins; NaN without values."""
     numbers = np.fromiter(bins.keys(), np.int64, len(bins))
     counts = np.fromiter(bins.values(), np.float64, len(bins))
     finite = (numbers != MINUS_INFINITY) & (numbers != PLUS_INFINITY) & (counts > 0)
@@ -117,7 +117,7 @@ def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
 
 
 def share_below(bins: Mapping[int, int], value: float) -> float:
-    """The share of values in bins up to that of `value`."""
+    """Compute the share of values in bins up to that of `value`."""
     total = sum(bins.values())
     last = bin_of(value)
     return sum(n for b, n in bins.items() if b <= last) / total if total else 0.0
@@ -125,20 +125,20 @@ def share_below(bins: Mapping[int, int], value: float) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale on which a figure is compared: `to` and `back`, and the least change that counts on it (`floor`; with
-    few nights `early`). `spread` is that of the column's past values, in their own unit.
+    """The scale on which a figure is compared.
 
     rows and distinct: logarithm. Shares: arc sine of the root, on which a share's sampling error is 1 / (2 sqrt(n))
-    whatever the share. Means: divided by the standard deviation. Extremes and quantiles: asinh(x / spread), a
-    logarithm beyond the spread and linear within; of times: hours.
+    for all shares. Means: divided by the standard deviation. Extremes and quantiles: asinh(x / spread), which is linear
+    within the spread and a logarithm beyond it; those of times: hours.
     """
 
-    kind: str
-    spread: float = 1.0
-    floor: float = 0.0
-    early: float = 0.0
+    kind: str  # log, share, linear or asinh
+    spread: float = 1.0  # of the column's past values, in their own unit
+    floor: float = 0.0  # the least change that counts, on the scale
+    early: float = 0.0  # the same with few versions
 
     def to(self, value: float) -> float:
+        """Convert a value to the scale."""
         if self.kind == "log":
             return math.log(max(value, 0.5))
         if self.kind == "share":
@@ -146,6 +146,7 @@ class Scale:
         return math.asinh(value / self.spread) if self.kind == "asinh" else value / self.spread
 
     def back(self, value: float) -> float:
+        """Convert a value on the scale back."""
         if self.kind == "log":
             return math.exp(min(value, 700.0))
         if self.kind == "share":
@@ -155,15 +156,18 @@ class Scale:
         return value * self.spread
 
     def change(self, now: float, before: float) -> float:
-        """The figure of a finding, from two values on the scale: of rows and distinct values the relative change, of
-        shares the difference, else the distance on the scale."""
+        """Compute the figure of a finding from two values on the scale.
+
+        That is the relative change of rows and of distinct values, the difference of shares, and otherwise the
+        distance on the scale.
+        """
         if self.kind == "log":
             return abs(math.expm1(min(now - before, 700.0)))
         return abs(self.back(now) - self.back(before)) if self.kind == "share" else abs(now - before)
 
 
-def scale_of(key: Key, past: Sequence[Profile], figures: Sequence[Mapping[Key, float]], now: Profile) -> Scale:
-    """The scale of a figure, by the column's values in the nights before (oldest first) and the figures of these."""
+def choose_scale(key: Key, past: Sequence[Profile], figures: Sequence[Mapping[Key, float]], now: Profile) -> Scale:
+    """Choose the scale of a figure from the column's values in earlier versions (oldest first) and their figures."""
     name = key.column
     if key.check == "rows":
         return Scale("log", floor=0.05, early=0.7)
@@ -174,36 +178,41 @@ def scale_of(key: Key, past: Sequence[Profile], figures: Sequence[Mapping[Key, f
         return Scale("share", floor=0.03, early=0.1 if key.check == "repeated" else 0.2)
     columns = [profile.columns[name] for profile in past]
     moment = family(columns[-1]) == "moment"
-    deviation = _middle([c.std for c in columns if c.std]) * (hours_of(columns[-1]) if moment else 1.0)
+    deviation = _find_middle([c.std for c in columns if c.std]) * (hours_per_unit(columns[-1]) if moment else 1.0)
 
-    def of(check: str, part: str = "") -> list[float]:
-        return [night[other] for night in figures if (other := Key(check, name, part)) in night]
+    def list_figures(check: str, part: str = "") -> list[float]:
+        other = Key(check, name, part)
+        return [version_figures[other] for version_figures in figures if other in version_figures]
 
     if key.check == "mean":
-        return Scale("linear", deviation or 0.01 * _middle([abs(mean) for mean in of("mean")]) or 1.0, 0.1, 1.0)
+        spread = deviation or 0.01 * _find_middle([abs(mean) for mean in list_figures("mean")]) or 1.0
+        return Scale("linear", spread, floor=0.1, early=1.0)
     if moment:
-        ends = zip(of("extremes", "least"), of("extremes", "largest"), strict=False)
-        width = _middle([high - low for low, high in ends])
+        ends = zip(list_figures("extremes", "least"), list_figures("extremes", "largest"), strict=False)
+        width = _find_middle([high - low for low, high in ends])
         return Scale("linear", 1.0, floor=max(1.0, 0.05 * width), early=max(24.0, 0.5 * width))
-    ends = zip(of("quantiles", "25 %"), of("quantiles", "75 %"), strict=False)
-    box = _middle([(high - low) / 2 for low, high in ends])
-    spread = box or deviation or _middle([abs(middle) for middle in of("quantiles", "50 %")]) or 1.0
+    ends = zip(list_figures("quantiles", "25 %"), list_figures("quantiles", "75 %"), strict=False)
+    box = _find_middle([(high - low) / 2 for low, high in ends])
+    # A column of few values may have no spread between its quartiles, and a constant one no deviation.
+    spread = box or deviation or _find_middle([abs(middle) for middle in list_figures("quantiles", "50 %")]) or 1.0
     if key.check == "extremes":
         return Scale("asinh", spread, floor=math.log(2), early=math.log(10))
     return Scale("asinh", spread, floor=0.15, early=0.7)
 
 
-def _middle(values: Sequence[float]) -> float:
-    """The median; 0 of nothing."""
+def _find_middle(values: Sequence[float]) -> float:
+    """Find the upper median; 0 without values."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else 0.0
 
 
-def noise_of(
+def compute_noise(
     key: Key, now: ColumnProfile | None, value: float, rows: int, before: float, z: float, scale: Scale
 ) -> float:
-    """The change on the scale that sampling alone makes at `z` standard errors: tonight's (`rows` values, of which a
-    figure was drawn) and the night's before (`before` values)."""
+    """Compute the change on the scale that sampling alone makes at `z` standard errors.
+
+    `rows` values made the figure of the batch, `before` values that of the version before.
+    """
     both = 1 / max(rows, 1) + 1 / max(before, 1.0)
     if scale.kind == "share":
         return z * 0.5 * math.sqrt(both)
@@ -221,24 +230,24 @@ def noise_of(
     return 0.0
 
 
-def value_texts(key: Key, now: float, expected: float, kind: str) -> tuple[str, str]:
-    """Two figures as people write them: whole extremes exactly, others with as many digits as tell them apart."""
+def format_values(key: Key, now: float, expected: float, kind: str) -> tuple[str, str]:
+    """Format two figures for people: whole extremes exactly, others with as many digits as tell them apart."""
     if key.check in SHARES:
         return percent(now), percent(expected)
     if key.check in ("rows", "distinct"):
         return f"{round(now):,}", f"{round(expected):,}"
     if kind == "moment":
-        return _moment(now), _moment(expected)
+        return _format_moment(now), _format_moment(expected)
     texts = ("", "")
     is_whole = key.check == "extremes" and float(now).is_integer() and float(expected).is_integer()
     for digits in range(16 if is_whole else 4, 17):
-        texts = format_limit(float(f"{now:.{digits}g}")), format_limit(float(f"{expected:.{digits}g}"))
+        texts = format_value(float(f"{now:.{digits}g}")), format_value(float(f"{expected:.{digits}g}"))
         if texts[0] != texts[1]:
             break
     return texts
 
 
-def _moment(hours: float) -> str:
+def _format_moment(hours: float) -> str:
     try:
         return datetime.fromtimestamp(hours * 3600, UTC).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):

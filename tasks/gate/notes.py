@@ -1,4 +1,4 @@
-"""What the gate has said of a run: its verdicts, and what a person has accepted; in staging and in the output."""
+"""The gate's note on a run: its verdicts, and what a person has accepted; in the staging folder and in the output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTE = "gate.json"  # in the staging folder
 
 @dataclass(frozen=True)
 class Accepted(Answered):
-    """What a person has accepted: the findings of a stage, of the profile whose digest is `of`."""
+    """The findings of a stage that a person has accepted; `of` is the digest of the profile that had them."""
 
     stage: GateStage
     of: str
@@ -31,7 +31,7 @@ class Accepted(Answered):
 
 @dataclass(frozen=True)
 class GateNote:
-    """The verdicts of a run by stage, and what people have accepted; `stopped` where the run has ended by it."""
+    """The verdicts of a run by stage, and what people have accepted; `stopped` if the gate has ended the run."""
 
     verdicts: Mapping[GateStage, Verdict] = field(default_factory=dict)
     accepted: tuple[Accepted, ...] = ()
@@ -39,15 +39,18 @@ class GateNote:
 
     @property
     def gate(self) -> str:
-        """In one word: pass, warn, stop, ask, or published by hand."""
+        """The result in one phrase: pass, warn, stop, ask, or published by hand."""
         if self.stopped:
             return "stop"
-        verdict = self.verdicts.get("commit") or self.verdicts.get("statistics")  # that of all columns, if there is one
+        verdict = self.verdicts.get("commit") or self.verdicts.get("statistics")  # that of commit covers all columns
         worst = outcome(self.remaining(verdict.findings)) if verdict else "pass"
         return "published by hand" if self.accepted and worst in ("pass", "warn") else worst
 
     def remaining(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The findings that were not accepted: of a column and a check that were accepted no other figure counts."""
+        """Return the findings that have not been accepted.
+
+        Once a check of a column is accepted, all its figures are.
+        """
         names = {(one.column, one.check) for entry in self.accepted for one in entry.findings}
         return [one for one in findings if one.level != "ask" or (one.column, one.check) not in names]
 
@@ -55,7 +58,7 @@ class GateNote:
         return replace(self, verdicts={**self.verdicts, stage: verdict})
 
     def with_answer(self, question: Question) -> GateNote:
-        """The note with the findings of a question that was answered with publish."""
+        """Add the findings of a question that was answered with publish."""
         assert question.answer is not None
         open_ = tuple(one for one in question.verdict.findings if one.level == "ask")
         entry = Accepted(**vars(question.answer), stage=question.stage, of=question.of, findings=open_)
@@ -70,7 +73,7 @@ class GateNote:
 
 
 class _StoredNote(Form):
-    """A note as its file has it."""
+    """The content of the file of a note."""
 
     format: Number
     gate: Literal["pass", "warn", "stop", "ask", "published by hand"]
@@ -87,12 +90,12 @@ def _read_note_file(path: Path) -> GateNote | None:
 
 
 def read_note(folder: Path) -> GateNote:
-    """The note in a staging folder; an empty one without it. A DataError if the file is damaged."""
+    """Read the note in a staging folder; an empty one if it has none. A DataError if the file is damaged."""
     return _read_note_file(folder / NOTE) or GateNote()
 
 
 def read_gate(folder: Path) -> GateNote | None:
-    """The note in an output; None without one. A DataError if the file is damaged."""
+    """Read the note in an output; None if it has none. A DataError if the file is damaged."""
     return _read_note_file(folder / GATE)
 
 
@@ -101,12 +104,12 @@ def write_note(folder: Path, note: GateNote) -> None:
 
 
 def is_stopped(folder: Path) -> bool:
-    """Whether the gate has stopped the work in a staging folder, which then makes room for other work."""
+    """Return whether the gate has stopped the work in a staging folder, which then makes room for other work."""
     data = read_json(folder / NOTE)
     return isinstance(data, dict) and data.get("gate") == "stop"
 
 
 def digest_of(profile: Profile) -> str:
-    """The sha256 of what a profile says of the rows, whatever time it took."""
+    """Compute the sha256 of what a profile says of the rows; the time that it took is left out."""
     data = profile.to_json() | {"seconds": 0}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The question of the gate in a staging folder: whether a night with findings is published, and who answered what."""
+"""The question of the gate in a staging folder: whether rows with findings are published, and who answered what."""
 
 from __future__ import annotations
 
@@ -39,13 +39,19 @@ class Answered:
 
 @dataclass(frozen=True)
 class Question:
-    """What the gate asks of the work in a staging folder.
+    """A question of the gate about the work in a staging folder. The fields are the keys of its file.
 
-    `flow` and `parameters` (a job as its author wrote it) make a run that goes on with the work, on the date `date`
-    (`run.date`; None for a job without one), in the folder `folder`, where relative paths of the job begin. `run`
-    and `deployment` are those of the run that asks; a run of a deployment waits in Prefect, and its form has the key
-    `key`. `verdict` is the gate's, `of` the digest of the profile that it judged. `until`: when it ends in `stop`.
-    `answer` is None until it is answered.
+    flow, parameters: the flow, and the job as its author wrote it; together they make a run that resumes the work.
+    date: the run date of the job; None for a job without one.
+    run, deployment: the flow run that asks, and its deployment, if any. A run of a deployment waits in Prefect.
+    stage: the stage after which the gate judged.
+    verdict: what the gate says of the rows.
+    of: the digest of the profile that it judged.
+    key: the key of the form in which a run of a deployment gets its answer.
+    output: the output that the work is for.
+    folder: the folder at which relative paths of the job begin.
+    asked_at, until: the time of the question, and the time after which the run is stopped without an answer.
+    answer: None until it is answered.
     """
 
     flow: FlowName
@@ -66,7 +72,7 @@ class Question:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the time for an answer is over: then the run is stopped."""
+        """Whether the time for an answer has passed; its run is then stopped."""
         return self.answer is None and datetime.now(UTC) >= datetime.fromisoformat(self.until)
 
     @property
@@ -76,12 +82,12 @@ class Question:
 
     @property
     def batch_text(self) -> str:
-        """Whose work it is about, in a few words: `the night 2026-11-22 of /data/out`."""
+        """The work that it is about: `the night 2026-11-22 of /data/out`, or `a run to /data/out` without a date."""
         return f"the night {self.date} of {self.output}" if self.date else f"a run to {self.output}"
 
     @property
     def pending(self) -> str:
-        """What it waits for: an answer, or the work of an accepted night; "" for nothing."""
+        """What it waits for: an answer, or the end of an accepted run; "" for nothing."""
         if self.is_open:
             return f"it waits for an answer: {self.commands}"
         if self.answer is not None and self.answer.answer == "publish":
@@ -95,13 +101,16 @@ class Question:
 
     @property
     def commands(self) -> str:
-        """What answers it from a shell."""
+        """The shell commands that answer it."""
         return f"rowmill publish {self.output}, or rowmill discard {self.output}"
 
 
 def read_question(folder: Path) -> Question | None:
-    """The question in a staging folder; None without one. A DataError if the file is damaged, or is of the work of
-    another output: what is done with its answer would be done there."""
+    """Read the question in a staging folder; None without one.
+
+    A DataError if the file is damaged, or names an output with another staging folder: its answer would be carried
+    out there.
+    """
     path = folder / QUESTION
     data = read_json(path)
     if data is None and not path.exists():
@@ -113,19 +122,22 @@ def read_question(folder: Path) -> Question | None:
 
 
 def write_question(folder: Path, question: Question) -> None:
-    """Put a question into a staging folder, in the place of an earlier one."""
+    """Write a question into a staging folder; it replaces an earlier one."""
     write_json(folder / QUESTION, dump_document(question))
 
 
 def ask(staging: Staging, question: Question) -> None:
-    """Put a question into the staging folder of a run; where that is in a scratch folder, note it beside the output."""
+    """Write a question into the staging folder of a run.
+
+    If that is in a scratch folder, a pointer to it is written next to the output, where commands look for questions.
+    """
     write_question(staging.folder, question)
     if staging.folder != staging.beside:
         write_json(staging.beside / ASKS, {"format": FORMAT, "folder": str(staging.folder)})
 
 
 def end_question(staging: Staging) -> None:
-    """Remove the question of a staging folder, and the note on it."""
+    """Remove the question of a staging folder, and the pointer to it."""
     (staging.beside / ASKS).unlink(missing_ok=True)
     (staging.folder / QUESTION).unlink(missing_ok=True)
 
@@ -133,10 +145,10 @@ def end_question(staging: Staging) -> None:
 def answer_question(folder: Path, answer: Answer, who: str) -> Question:
     """Answer the question in a staging folder; the first answer counts.
 
-    The same answer again gives the question as it was answered first. A JobError where there is no question, where its
-    time is over, and where the first answer is the other one.
+    Repeating that answer returns the question as it was answered first. A JobError if the folder has no question, if
+    its time has passed, and if it has the other answer.
     """
-    with alone(folder):
+    with _lock_answers(folder):
         question = read_question(folder)
         if question is None:
             raise JobError(
@@ -156,13 +168,13 @@ def answer_question(folder: Path, answer: Answer, who: str) -> Question:
 
 
 def check_first_answer(question: Question, answer: Answer) -> None:
-    """A JobError where a question is answered already, by the other answer."""
+    """Raise a JobError if a question has the other answer."""
     if question.answer is not None and question.answer.answer != answer:
         raise already(question)
 
 
 def already(question: Question) -> JobError:
-    """The error for a second answer that is not the first."""
+    """Make the error for a second answer that differs from the first."""
     first = question.answer
     assert first is not None
     what = f"the question about {question.batch_text} is already answered: {first.answer}"
@@ -175,7 +187,7 @@ def already(question: Question) -> JobError:
 
 
 def too_late(question: Question) -> JobError:
-    """The error for an answer after `run.ask_timeout`."""
+    """Make the error for an answer after `run.ask_timeout`."""
     what = f"the question about {question.batch_text} was open until {question.until}: its run was stopped"
     return JobError(
         what,
@@ -190,19 +202,19 @@ def now() -> str:
 
 
 def somebody() -> str:
-    """The user and the host of this process: `ada@host`."""
+    """Name the user and the host of this process: `ada@host`."""
     name = str(os.getuid())
-    with suppress(OSError, KeyError):  # of a user without a name
+    with suppress(OSError, KeyError):  # in containers, a user may have a number but no name
         name = getpass.getuser()
     return f"{name}@{socket.gethostname()}"
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """No other process of this host answers while the block runs."""
+def _lock_answers(folder: Path) -> Iterator[None]:
+    """Keep other processes of this host from answering while the block runs."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+    except FileNotFoundError:  # without a folder there is no question to lock; the block reports that
         yield
         return
     try:
@@ -212,8 +224,8 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def refuse_open(staging: Staging) -> None:
-    """An OpenQuestionError if work to the same output waits for an answer: no other run may touch it."""
+def check_no_open_question(staging: Staging) -> None:
+    """Raise an OpenQuestionError if work for the same output waits for an answer: no other run may touch it."""
     for folder in filter(None, (staging.folder, staging.asks_in)):
         question = read_question(folder)
         if question is not None and question.is_open:
@@ -221,7 +233,7 @@ def refuse_open(staging: Staging) -> None:
 
 
 def waiting(question: Question) -> OpenQuestionError:
-    """The error for whoever would work where a question is open."""
+    """Make the error for a run or command that needs work about which a question is open."""
     return OpenQuestionError(
         f"{question.batch_text} waits for an answer, and nothing else may touch its work",
         where=question.output,

@@ -1,4 +1,4 @@
-"""What the gate says of a night: findings, each a sentence, and the verdict that follows from them."""
+"""The gate's judgement of a batch: findings, each a sentence, and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tasks.errors import visible
 from tasks.storage.documents import Figure, Value
 
 FORMAT = 1
-ORDER = ("pass", "warn", "ask", "stop")  # of the worst finding: what stops is not asked
+ORDER = ("pass", "warn", "ask", "stop")  # the worst finding counts: a run that is stopped asks nothing
 Outcome = Literal["pass", "warn", "stop", "ask"]
 Level = Literal["warn", "stop", "ask"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check that fails: `figure` is more than `threshold`.
+    """A check that fails: its `figure` is more than its `threshold`.
 
     `column` is the name of the column, the columns of a step, or "" for the rows. `now` and `before` are the values
-    of this night and of the last good one (numbers, texts or None). `text` is one sentence for people; `files` are
-    those in which the change begins, as far as that is known.
+    of this batch and of the last good version, or the limit of the contract (numbers, texts or None). `text` is one
+    sentence for people; `files` are those in which the change begins, if known.
     """
 
     column: str
@@ -35,16 +35,16 @@ class Finding:
     files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", visible(self.text))  # names of columns may have any sign
+        object.__setattr__(self, "text", visible(self.text))  # column names may have any character
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a night: pass, warn, stop or ask, by its worst finding (stop before ask before warn).
+    """The verdict on a batch: pass, warn, stop or ask, by its worst finding (stop before ask before warn).
 
-    `compared_with` names the versions that it was compared with, newest first. `proposed` has the thresholds of these
-    checks as they follow from the good versions: {check: {column: threshold}}, the column "" for the rows.
-    `notes` say what could not be checked.
+    `compared_with` names the versions that it was compared with, newest first. `proposed` has the thresholds of checks
+    that follow from the good versions: {check: {column: threshold}}, the column "" for the rows. `notes` say what could
+    not be checked.
     """
 
     verdict: Outcome
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def outcome(findings: Sequence[Finding]) -> Outcome:
-    """The outcome that the worst finding asks for.
+    """Choose the outcome by the worst finding.
 
     >>> outcome([])
     'pass'

@@ -11,15 +11,14 @@ from tasks.gate.question import GateStage
 from tasks.gate.verdict import Finding
 from tasks.profile.output_profile import ColumnProfile, Profile
 
-Draw = Callable[[ColumnProfile, ColumnProfile | None], str]  # of today and of yesterday
-# findings of a table, columns that are drawn
-ROWS = 100
-PLOTS = 8
-MARKDOWN = 80_000  # characters
+Draw = Callable[[ColumnProfile, ColumnProfile | None], str]  # draws the columns of this batch and of the one before
+ROWS = 100  # most findings of a table
+PLOTS = 8  # most columns that are drawn
+MARKDOWN = 80_000  # most characters
 
 
 def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
-    """One row for each finding: column, check, before, now, figure, threshold, what follows, and the files in which it
+    """Tabulate findings: column, check, before, now, figure, threshold, what follows, and the files in which each
     begins."""
     rows = [
         {
@@ -42,9 +41,9 @@ def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
 def verdict_markdown(
     stage: GateStage, note: GateNote, profile: Profile | None, before: Profile | None, draw: Draw | None = None
 ) -> str:
-    """The verdict of a stage as Markdown: what was found, who accepted what, and plots of yesterday and today.
+    """Write the verdict of a stage as Markdown: findings, who accepted which, and plots of this batch and the last.
 
-    `draw` gives the address of the picture of a column's values, "" for none; without it there are no plots.
+    `draw` returns the address of the picture of a column's values, "" for none; without it nothing is plotted.
     """
     verdict = note.verdicts[stage]
     findings = verdict.findings
@@ -66,7 +65,7 @@ def verdict_markdown(
 
 
 def list_acceptances(note: GateNote) -> list[str]:
-    """Who accepted which findings, and when."""
+    """List who accepted which findings, and when."""
     return [
         f"{entry.who} published by hand at {entry.when}: "
         + ", ".join(f"{one.column} ({one.check})" for one in entry.findings)
@@ -75,7 +74,7 @@ def list_acceptances(note: GateNote) -> list[str]:
 
 
 def format_figure(value: object) -> str:
-    """A figure in few digits; "" for none.
+    """Format a figure in few digits; "" for none.
 
     >>> [format_figure(value) for value in (0.123456, 1234567, None, "a", 2.0)]
     ['0.1235', '1,234,567', '', 'a', '2']

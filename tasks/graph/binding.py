@@ -64,7 +64,7 @@ class Bound:
         }  # columns that operators dropped since they learned to
         self._bind_all()
         self._settle_depths()
-        self.space = self._one_space([self.origin(*t) for t in self.targets])
+        self.space = self._find_common_space([self.origin(*t) for t in self.targets])
 
     @cached_property
     def output(self) -> Schema:
@@ -92,7 +92,7 @@ class Bound:
         while waiting:
             still = []
             for i, node in waiting:
-                if self._parents_are_bound(node) and not self._waits(i, node):
+                if self._parents_are_bound(node) and not self._waits_for_column(i, node):
                     self._bind(i, node)
                 else:
                     still.append((i, node))
@@ -104,13 +104,14 @@ class Bound:
     def _parents_are_bound(self, node: Node) -> bool:
         return all(self.number[id(parent)] in self.schemas for parent in node.parents)
 
-    def _waits(self, i: int, node: Node) -> bool:
-        """Whether the node's operator needs a column that does not exist yet, and that an unbound node may make."""
+    def _waits_for_column(self, i: int, node: Node) -> bool:
+        """Return whether the node's operator needs a column that does not exist yet, and that an unbound node may
+        make."""
         if node.op is None:
             return False
         p = self.number[id(node.parents[0])]
         names = (*node.op.extra_columns(fitting=False), *node.op.extra_columns(fitting=True))
-        if all(self._extra_column(i, p, name) for name in names):
+        if all(self._find_extra_column(i, p, name) for name in names):
             return False
         return any(other not in self.schemas for other in range(len(self.nodes) - 1) if other != i)
 
@@ -156,7 +157,8 @@ class Bound:
         self.schemas[i] = Schema(columns.values(), fields=False)
 
     def _expand_pattern(self, entry: Entry, places: Sequence[int]) -> list[Entry]:
-        """The entry itself; for a pattern (`x*`, `x[0-4]?`) all columns that it matches, in the order of the places.
+        """Expand a pattern (`x*`, `x[0-4]?`) to all columns that it matches, in the order of the places; return other
+        entries as they are.
 
         An entry that is itself the name of a column is not a pattern. A pattern that matches nothing stays as it is.
         """
@@ -194,7 +196,7 @@ class Bound:
         for name in sorted(gone - set(self.schemas[p]) - self.gone[p]):
             raise JobError(f"cannot drop {name!r}: there is no such column", do=near(str(name), self.schemas[p]))
         self.schemas[i] = Schema((c for c in self.schemas[p].columns if c.name not in gone), fields=False)
-        self.selections[i] = tuple(e for entry in self.selections[p] for e in _without(entry, gone))
+        self.selections[i] = tuple(e for entry in self.selections[p] for e in _remove_columns(entry, gone))
         self.origins.update({(i, name): (p, name) for name in self.schemas[i]})
 
     def _bind_apply(self, i: int, node: Node) -> None:
@@ -208,15 +210,15 @@ class Bound:
             key = f"{i}/{type(op).__name__}/{'+'.join(name.replace('+', '++') for name in unit)}"
             inputs = {name: (p, name) for name in unit}
             for name in op.extra_columns(fitting=False):
-                inputs[name] = self._extra_column(i, p, name) or self._missing(name, op)
-            learned_from = {name: self._extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
+                inputs[name] = self._find_extra_column(i, p, name) or self._raise_missing_column(name, op)
+            learned_from = {name: self._find_extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
             fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
             known = Schema(_rename_column(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
             outputs = _make_outputs(op, unit, known, self.fitted.get(key))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
-            space = self._one_space([self.origin(*t) for t in fit_inputs.values()], node)
+            space = self._find_common_space([self.origin(*t) for t in fit_inputs.values()], node)
             if op.groups_rows:
                 self._grouped_from[i] = space
             step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
@@ -236,8 +238,12 @@ class Bound:
         self.selections[i] = tuple(columns)
         self.gone[i] = frozenset(gone - set(columns))
 
-    def _extra_column(self, i: int, p: int, name: str) -> tuple[int, str] | None:
-        """Where an extra column of node i, whose parent is p, comes from; None if no bound node has it.
+    def _find_extra_column(self, i: int, p: int, name: str) -> tuple[int, str] | None:
+        """Find where an extra column of node i, whose parent is p, comes from; None if no bound node has it.
+
+        The nearest ancestor that has the column takes precedence over the source, the source over other nodes. Of the
+        entries of a job above its own (nodes with names), the last one that makes the column counts, not one that only
+        passes it on.
 
         The nearest ancestor that has the column goes before the source, the source before other nodes. Of the entries
         of a job above its own, which are nodes with names, what they make counts, the last one first, not what they
@@ -260,14 +266,16 @@ class Bound:
                 return place, name
         return None
 
-    def _missing(self, name: str, op: Operator) -> NoReturn:
+    def _raise_missing_column(self, name: str, op: Operator) -> NoReturn:
         known = dict.fromkeys(n for schema in self.schemas.values() for n in schema)
         raise JobError(f"{type(op).__name__} needs the column {name!r}, which is not there", do=near(name, known))
 
     def taking_wider(self, types: Mapping[str, pa.DataType], training: bool) -> set[str]:
-        """The columns of the source that may be of these wider types: the steps that meet them, in `training` or where
-        what was learned is applied, compute the same, and the output has the same types. Halves are tried, since a
-        graph of many columns is slow to bind."""
+        """Find the columns of the source that may have these wider types.
+
+        The steps that read them, in `training` or where what was learned is applied, must compute the same, and the
+        output must keep its types. Halves are tried, since a graph of many columns is slow to bind.
+        """
         if not types or self._takes_wider(types, training):
             return {*types}
         if len(types) == 1:
@@ -292,7 +300,7 @@ class Bound:
         return takes and wider.output == self.output
 
     def encoder(self, place: int, name: str) -> Step | None:
-        """The step that made the values of a column, through steps that only rename or describe them.
+        """Find the step that made the values of a column, through steps that only rename or describe them.
 
         None for a source column.
         """
@@ -305,13 +313,13 @@ class Bound:
         return None
 
     def origin(self, place: int, name: str) -> tuple[int, str]:
-        """(node, name) of the step or source column behind a name, through picks, joins and drops."""
+        """Find the (node, name) of the step or source column behind a name, through picks, joins and drops."""
         while (place, name) in self.origins:
             place, name = self.origins[place, name]
         return place, name
 
-    def _one_space(self, roots: list[tuple[int, str]], node: Node | None = None) -> int:
-        """The rows that all columns have in common; a JobError if some are grouped and others are not."""
+    def _find_common_space(self, roots: list[tuple[int, str]], node: Node | None = None) -> int:
+        """Find the rows that all columns have in common; a JobError if some are grouped and others are not."""
         spaces = {SOURCE if place == SOURCE else self.steps[place, name].space: name for place, name in roots}
         if len(spaces) > 1:
             names = " and ".join(repr(name) for name in spaces.values())
@@ -330,7 +338,7 @@ class Bound:
         return sorted({s.key: s for s in self.steps.values() if s.op.removes_rows}.values(), key=lambda s: s.node)
 
     def filters_of(self, space: int) -> list[Step]:
-        """The filters of some rows, and of the rows that these were grouped from, in graph order."""
+        """List the filters of some rows, and of the rows that these were grouped from, in graph order."""
         spaces = {space}
         while space in self._grouped_from:
             space = self._grouped_from[space]
@@ -338,14 +346,14 @@ class Bound:
         return [f for f in self.filters if f.within in spaces]
 
     def filters_for(self, targets: Iterable[tuple[int, str]]) -> list[Step]:
-        """The filters that hold for the rows of some columns, in graph order."""
+        """List the filters that hold for the rows of some columns, in graph order."""
         origins = {self.origin(*t) for t in targets}
         spaces = {SOURCE, *(self.steps[at].space for at in origins if at[0] != SOURCE)}
         keys = {f.key for space in spaces for f in self.filters_of(space)}
         return [f for f in self.filters if f.key in keys]
 
     def filter_rounds(self, filters: Iterable[Step]) -> list[list[Step]]:
-        """The filters in rounds, one after another; the filters of a round look at the same rows.
+        """Group filters into rounds, one after another; the filters of a round look at the same rows.
 
         Rows of the source come before those that are grouped, and what needs fewer phases of learning comes first. A
         filter of what is made of runs (a history, say) comes after those that are not, so that no run holds the rows
@@ -353,14 +361,14 @@ class Bound:
         """
         rounds: dict[tuple[int, int, int], list[Step]] = {}
         for f in filters:
-            rounds.setdefault((f.within, f.depth, self._wave(f)), []).append(f)
+            rounds.setdefault((f.within, f.depth, self._count_earlier_rounds(f)), []).append(f)
         return [rounds[place] for place in sorted(rounds)]
 
-    def _wave(self, step: Step) -> int:
+    def _count_earlier_rounds(self, step: Step) -> int:
         before = [s for s in self.needed_steps(step.inputs.values()) if s.within == step.within]
         if not any(s.op.run_columns for s in before):
             return 0
-        return 1 + max([self._wave(s) for s in before if s.op.removes_rows], default=0)
+        return 1 + max([self._count_earlier_rounds(s) for s in before if s.op.removes_rows], default=0)
 
     @cached_property
     def made_of_runs(self) -> frozenset[str]:
@@ -405,7 +413,7 @@ class Bound:
         return 0 if place == SOURCE else self.steps[place, name].depth
 
     def needed_steps(self, targets: Iterable[tuple[int, str]]) -> list[Step]:
-        """The steps that the targets need, in graph order (inputs of fitting included)."""
+        """List the steps that the targets need, in graph order (inputs of fitting included)."""
         needed: dict[str, Step] = {}
         todo = [self.origin(*t) for t in targets]
         while todo:
@@ -443,7 +451,7 @@ class Bound:
         return [s for s in self.needed_steps(self.targets) if isinstance(s.op, Learned) and not s.op.passes]
 
     def source_columns(self, targets: Iterable[tuple[int, str]], training: bool) -> list[str]:
-        """The source columns that have to be read for the targets, in the order of the source, then its fields."""
+        """List the source columns that have to be read for the targets, in the order of the source, then its fields."""
         needed: set[str] = set()
         visited: set[str] = set()
         seen: set[tuple[int, str]] = set()
@@ -461,8 +469,8 @@ class Bound:
         return [*(name for name in self.source if name in needed), *sorted(needed.difference(self.source))]
 
 
-def _without(entry: Entry, gone: Iterable[str]) -> list[Entry]:
-    """The entry without the columns that are gone; a group of which one column is left is that column."""
+def _remove_columns(entry: Entry, gone: Iterable[str]) -> list[Entry]:
+    """Remove the columns that are gone from an entry; a group with one remaining column becomes that column."""
     if isinstance(entry, str):
         return [] if entry in gone else [entry]
     left = tuple(n for n in entry if n not in gone)
@@ -474,7 +482,7 @@ def _learns_from_data(op: Operator) -> bool:
 
 
 def _make_outputs(op: Operator, unit: Unit, known: Schema, fitted: FittedValues | None) -> tuple[Column, ...]:
-    """The columns that an operator makes of a unit; a JobError if it needs the type of a column that only rows tell."""
+    """Make the output columns of an operator for a unit; a JobError if it needs a type that only the rows tell."""
     unsettled = [c.name for c in known.columns if c.properties.get("settles") and pa.types.is_null(c.dtype)]
     try:
         return tuple(op.outputs(unit, known, fitted))

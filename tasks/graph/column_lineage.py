@@ -41,48 +41,48 @@ class ColumnLineage:
                 self.of(step.node, column.name)
 
     def outputs(self) -> dict[str, list[ColumnOrigin]]:
-        """The origins of each output column, by name, in the order of the output."""
+        """Return the origins of each output column, by name, in the order of the output."""
         return {name: self.of(place, name) for place, name in self.bound.targets}
 
     def of_rows(self) -> list[ColumnOrigin]:
-        """The columns that decide which rows the output has, by filters and groups of the graph."""
+        """Return the columns that decide which rows the output has, by filters and groups of the graph."""
         filters = self.bound.filters_for(self.bound.targets)
         groups = [step for step in self.bound.needed_steps(self.bound.targets) if step.op.groups_rows]
         return _merge_origins(
-            self._behind(
+            self._trace_origins(
                 (step, step.inputs[name], "GROUP_BY" if step.op.groups_rows else "FILTER")
                 for step in (*filters, *groups)
-                for name in _deciding(step.op) or step.unit
+                for name in _list_deciding_columns(step.op) or step.unit
             )
         )
 
     def operators(self, origin: ColumnOrigin) -> list[str]:
-        """The names of the operators between an origin and its column, in graph order."""
+        """Return the names of the operators between an origin and its column, in graph order."""
         return [type(self.bound.nodes[number].op).__name__ for number in origin.nodes]
 
     def of(self, place: int, name: str) -> list[ColumnOrigin]:
-        """The origins of the column at a place of the graph."""
+        """Return the origins of the column at a place of the graph."""
         place, name = self.bound.origin(place, name)
         if place == SOURCE:
             return [ColumnOrigin(name)]
         if (place, name) not in self._known:
             step = self.bound.steps[place, name]
-            origins = [*self._behind((step, at, influence) for at, influence in _uses(step, name))]
+            origins = [*self._trace_origins((step, at, influence) for at, influence in _list_used_columns(step, name))]
             if isinstance(step.op, JoinExternal) and name not in step.unit:
                 origins += [ColumnOrigin(name, file, nodes=(step.node,)) for file in step.op.files]
             self._known[place, name] = _merge_origins(origins)
         return self._known[place, name]
 
-    def _behind(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[ColumnOrigin]:
-        """The origins of columns that steps use, as those of what the steps make."""
+    def _trace_origins(self, used: Iterable[tuple[Step, tuple[int, str], Influence]]) -> Iterator[ColumnOrigin]:
+        """Yield the origins of columns that steps use, as origins of what the steps make."""
         for step, at, influence in used:
             for origin in self.of(*at):
                 nodes = origin.nodes if influence == "IDENTITY" else (*origin.nodes, step.node)
                 yield replace(origin, influence=max(origin.influence, influence, key=WEAKER.index), nodes=nodes)
 
 
-def _uses(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]]:
-    """The places of the columns that an output of a step depends on."""
+def _list_used_columns(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]]:
+    """Yield the places of the columns that an output of a step depends on, each with its influence."""
     op = step.op
     own = step.op.made_of(output, step.unit)
     keeps = op.removes_rows or op.groups_rows or op.hands_on
@@ -92,21 +92,21 @@ def _uses(step: Step, output: str) -> Iterator[tuple[tuple[int, str], Influence]
     yield from ((step.inputs[name], "TRANSFORMATION") for name in own)
     how: Influence = "JOIN" if isinstance(op, JoinExternal) else "GROUP_BY" if op.groups_rows else "TRANSFORMATION"
     how = "WINDOW" if op.run_columns and not op.groups_rows else how
-    yield from ((step.inputs[name], how) for name in _deciding(op) if name not in own)
+    yield from ((step.inputs[name], how) for name in _list_deciding_columns(op) if name not in own)
     if isinstance(op, Learned) and op.passes:
         known = {*own, *op.extra_columns(fitting=False)}
         yield from ((at, "AGGREGATION") for name, at in step.fit_inputs.items() if name not in known)
 
 
-def _deciding(op: Operator) -> tuple[str, ...]:
-    """The columns besides the selected ones that an operator uses for all of its outputs."""
+def _list_deciding_columns(op: Operator) -> tuple[str, ...]:
+    """List the columns, besides the selected ones, that an operator uses for all of its outputs."""
     if isinstance(op, Groupby):
         return tuple(dict.fromkeys([*op.keys, *op.sorted_by]))
     return op.extra_columns(fitting=False)
 
 
 def _merge_origins(origins: Iterable[ColumnOrigin]) -> list[ColumnOrigin]:
-    """Each origin once, with the nodes of all ways from it."""
+    """Merge equal origins; each has the nodes of all paths from it."""
     nodes: dict[ColumnOrigin, set[int]] = {}
     for origin in origins:
         nodes.setdefault(replace(origin, nodes=()), set()).update(origin.nodes)

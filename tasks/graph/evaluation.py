@@ -60,7 +60,7 @@ class Evaluation:
         return {name: self.column(place, name) for place, name in targets}
 
     def outputs(self) -> Columns:
-        """The output columns, in the types of the schema."""
+        """Return the output columns, in the types of the schema."""
         columns = self.columns(self.bound.targets)
         for name, dtype in self.bound.finer.items():
             try:
@@ -75,13 +75,14 @@ class Evaluation:
         return columns
 
     def inputs(self, step: Step, fitting: bool) -> Columns:
-        """The step's input columns as the operator wants them: strings decoded unless it takes them encoded."""
+        """Return the input columns of a step as its operator wants them: strings decoded unless it takes them
+        encoded."""
         places = step.fit_inputs if fitting else step.inputs
         columns = {name: self.column(*place) for name, place in places.items()}
         return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
 
     def note_users_code(self, step: Step) -> AbstractContextManager[None]:
-        """A note while code of a user runs: it may end the process."""
+        """Keep a note on disk while code of a user runs: it may end the process."""
         called = users_code(step.op)
         if called is None or self.notes is None:
             return nullcontext()
@@ -89,7 +90,7 @@ class Evaluation:
         return note_activity(options, f"{RAN}{called} ({describe_step(step)}) on {rows}")
 
     def place(self, step: Step) -> str:
-        """The partition in words, for messages; where code of a user runs, with its files."""
+        """Describe the partition for messages; for code of a user, with its files."""
         return self.notes[1] if self.notes and users_code(step.op) else self.where
 
     def _run(self, step: Step) -> None:
@@ -101,9 +102,9 @@ class Evaluation:
                 before = self.contexts[step.within]
                 with self.note_users_code(step):
                     out, after = step.op.regroup(inputs, step.unit, before)
-                self.contexts[step.space] = _with_own(after, before, step)
+                self.contexts[step.space] = _check_own_rows(after, before, step)
             else:
-                context = self._counting(self.contexts[step.space])
+                context = self._with_new_counts(self.contexts[step.space])
                 with self.note_users_code(step):
                     out = step.op.apply(inputs, step.unit, fitted, context)
                 self._note(step, context)
@@ -125,9 +126,9 @@ class Evaluation:
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",
                 )
-            self.computed[step.node, column.name] = self._as_promised(column_values, column.dtype, step)
+            self.computed[step.node, column.name] = self._cast_to_promised_type(column_values, column.dtype, step)
 
-    def _counting(self, context: Context) -> Context:
+    def _with_new_counts(self, context: Context) -> Context:
         return replace(context, failed=Counter(), met=None if context.met is None else Counter())
 
     def _note(self, step: Step, context: Context) -> None:
@@ -140,13 +141,14 @@ class Evaluation:
             self.met[step.key] = dict(context.met)
 
     def rows_kept(self, filters: Sequence[Step]) -> Any:
-        """The places of the rows that all filters, which look at the same rows, keep; None if they keep every row."""
+        """Find the places of the rows that all filters, which look at the same rows, keep; None if they keep every
+        row."""
         xp = self.context.engine.xp
         mask = None
         for step in filters:
             try:
                 inputs = self.inputs(step, fitting=False)
-                context = self._counting(self.contexts[step.within])
+                context = self._with_new_counts(self.contexts[step.within])
                 with self.note_users_code(step):
                     mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note(step, context)
@@ -174,7 +176,7 @@ class Evaluation:
             self.computed = {at: self.computed[at] for at, s in steps.items() if s is None or s.key in runs}
             self.computed = engine.take(self.computed, places)
             return
-        rows = {at: column for at, column in self.computed.items() if self._space(at) == space}
+        rows = {at: column for at, column in self.computed.items() if self._space_of(at) == space}
         self.computed |= engine.take(rows, places)
 
     def apply_filters(self, filters: Sequence[Step] | None = None) -> Evaluation:
@@ -197,10 +199,10 @@ class Evaluation:
                 self.column(step.node, column.name)
         self.keep(bound.space, self.context.engine.xp.flatnonzero(self.contexts[bound.space].own))
 
-    def _space(self, at: tuple[int, str]) -> int:
+    def _space_of(self, at: tuple[int, str]) -> int:
         return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
 
-    def _as_promised(self, values: Series, dtype: pa.DataType, step: Step) -> Any:
+    def _cast_to_promised_type(self, values: Series, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
         try:
             if step.op.encoded and dtype == pa.string():
@@ -222,8 +224,9 @@ class Evaluation:
             ) from error
 
 
-def _with_own(after: Context, before: Context, step: Step) -> Context:
-    """The context of grouped rows; a DataError if it does not say which of them have a row of the pass's own."""
+def _check_own_rows(after: Context, before: Context, step: Step) -> Context:
+    """Check that the context of grouped rows says which of them have a row of the pass's own; return it, or raise a
+    DataError."""
     if before.own is not None and (after.own is None or len(after.own) != len(after.rows)):
         raise DataError(
             f"{type(step.op).__name__} does not say which of its rows belong to this split",
@@ -234,12 +237,12 @@ def _with_own(after: Context, before: Context, step: Step) -> Context:
 
 
 def describe_step(step: Step) -> str:
-    """A step as messages call it: its operator and its columns."""
+    """Describe a step for messages: its operator and its columns."""
     return f"{type(step.op).__name__} of {'+'.join(step.unit)!r}"
 
 
 def explain_error(error: Exception, step: Step, where: str) -> Exception:
-    """The error with operator, column and partition named; out-of-memory stays what it is."""
+    """Add operator, column and partition to an error; out-of-memory errors stay as they are."""
     if is_out_of_memory(error):
         return error
     title = describe_step(step)

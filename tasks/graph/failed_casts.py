@@ -14,7 +14,7 @@ log = logging.getLogger("rowmill")
 
 
 def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
-    """As plain values for notes and manifests, most rows first.
+    """Convert failed casts to plain values for notes and manifests, most rows first.
 
     >>> records({("Lambda of 'x'", "cast(_, 'int8')"): 2})
     [{'entry': "Lambda of 'x'", 'expression': "cast(_, 'int8')", 'rows': 2}]
@@ -24,7 +24,7 @@ def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
 
 
 def sum_records(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The sum of the records of parts of the rows: the records of all rows."""
+    """Sum the records of parts of the rows to those of all rows."""
     total = Counter[tuple[str, str]]()
     for records_of_part in several:
         for record in records_of_part:
@@ -33,7 +33,7 @@ def sum_records(several: Iterable[Sequence[Record]]) -> list[Record]:
 
 
 def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
-    """The records of several passes over the same rows: for each cast, the largest count of a pass."""
+    """Merge the records of several passes over the same rows: for each cast, the largest count of a pass."""
     most: FailedCasts = {}
     for records_of_pass in several:
         for record in records_of_pass:
@@ -43,7 +43,7 @@ def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
 
 
 def sentence(record: Record) -> str:
-    """A record in words.
+    """Describe a record in words.
 
     >>> sentence({"entry": "Lambda of 'x'", "expression": "cast(_, 'int8')", "rows": 1200})
     "1,200 row(s) are null in Lambda of 'x' because a cast failed: cast(_, 'int8')"

@@ -19,12 +19,12 @@ TABLE_ROWS = 20
 
 
 def select_learned_steps(bound: Bound, values: FittedSteps) -> dict[str, Step]:
-    """The steps that learned something, by key, in the order of the graph."""
+    """Select the steps that learned something, by key, in the order of the graph."""
     return {s.key: s for s in bound.steps.values() if isinstance(s.op, Learned) and s.key in values}
 
 
 def collect_report_tables(steps: Iterable[Any], values: FittedSteps) -> dict[str, list[JsonObject]]:
-    """What the learned steps have to show, by title: the first rows of each."""
+    """Collect the tables with which learned steps report what they learned, by title: the first rows of each."""
     tables = {}
     for step in steps:
         rows = step.op.report(values[step.key])
@@ -40,12 +40,16 @@ def is_vocabulary(fitted: FittedValues) -> bool:
 
 
 def distinct_values(fitted: FittedValues) -> int:
-    """The number of distinct values that were seen, including those that are not in the vocabulary."""
+    """Return the number of distinct values that were seen, including those that are not in the vocabulary."""
     return int(fitted["distinct"])
 
 
 def most_frequent(table: pa.Table, most: int) -> pa.Table:
-    """The rows of a vocabulary with the largest counts, equal counts in its order; its first rows without counts.
+    """Select the rows of a vocabulary with the largest counts, equal counts in its order; its first rows without
+    counts.
+
+    Only after a fit is a vocabulary in the order of counts: a refit appends new values and leaves the old ones in
+    place.
 
     A refit leaves old values where they are, so that a vocabulary is in the order of counts after a fit alone.
     """
@@ -57,7 +61,9 @@ def most_frequent(table: pa.Table, most: int) -> pa.Table:
 
 
 def frequent_text(fitted: FittedValues, most: int) -> str:
-    """The most frequent values of a vocabulary, with counts where they are known.
+    """List the most frequent values of a vocabulary in a text, with counts if they are known.
+
+    The report of a run has only the first ids of a large vocabulary that a refit has made larger; the text says so.
 
     Of a large vocabulary that a refit has made larger, the report of a run has the first ids alone; the text says so.
 
@@ -89,7 +95,7 @@ def describe_fitted(fitted: FittedValues) -> str:
 
 
 def value_text(value: object) -> str:
-    """A plain value, numbers to six digits, of a list the first eight."""
+    """Format a plain value: numbers to six digits, the first eight items of a list."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
@@ -98,7 +104,7 @@ def value_text(value: object) -> str:
 
 
 def growth_rows(changes: Mapping[str, JsonObject]) -> list[JsonObject]:
-    """A row for each learned step of a refit: operator, columns, mode, what is different now, why."""
+    """Tabulate the learned steps of a refit: operator, columns, mode, what is different now, why."""
     return [
         {
             "operator": change.get("op", ""),
@@ -112,7 +118,7 @@ def growth_rows(changes: Mapping[str, JsonObject]) -> list[JsonObject]:
 
 
 def growth_text(change: JsonObject) -> str:
-    """What a refit changed in a step, in words.
+    """Describe what a refit changed in a step.
 
     >>> growth_text({"mode": "appended", "old_size": 1000, "new_size": 1012, "waiting": 3})
     '1,000 values are 1,012 now; 3 wait for room'

@@ -58,7 +58,7 @@ class Node(KnownFromNVTabular):
 
 
 def as_node(columns: Any) -> Node:
-    """A node of a column name, a list of names, groups (nested lists), tags and nodes, or a node itself."""
+    """Make a node of a column name, a list of names, groups (nested lists), tags and nodes; return a node as it is."""
     if isinstance(columns, Node):
         return columns
     items = [columns] if isinstance(columns, (str, Tags)) else list(columns)
@@ -79,7 +79,7 @@ Operator.__rrshift__ = operator_rrshift  # type: ignore[method-assign]
 
 
 def topological(final: Node) -> list[Node]:
-    """All nodes under `final`, parents before children, in a fixed order.
+    """List all nodes under `final`, parents before children, in a fixed order.
 
     A JobError for more than `LONGEST` that follow one another.
     """
@@ -103,7 +103,7 @@ def topological(final: Node) -> list[Node]:
 
 
 def side_paths(final: Node) -> list[str]:
-    """The files and folders that the operators of a graph read besides the source."""
+    """List the files and folders that the operators of a graph read, besides the source."""
     return [str(path) for node in topological(final) if node.op for path in node.op.files]
 
 
@@ -127,7 +127,8 @@ def graph_to_json(final: Node) -> list[JsonObject]:
 
 
 def graph_from_json(items: Sequence[JsonObject], make: Callable[[int, JsonObject], Operator] | None = None) -> Node:
-    """The last node of a saved graph. `make(number, entry)` makes the operator of a node, in place of its class."""
+    """Build a saved graph; return its last node. `make(number, entry)` makes the operator of a node, in place of its
+    class."""
     nodes: list[Node] = []
     for number, item in enumerate(items):
         selection = tuple(
@@ -142,7 +143,7 @@ def graph_from_json(items: Sequence[JsonObject], make: Callable[[int, JsonObject
 
 
 def title(node: Node) -> str:
-    """An entry of a job by its name, a step made in Python by its operator and columns."""
+    """Name an entry of a job by its name, and a step made in Python by its operator and columns."""
     if node.name:
         return f"{node.name}{f' ({type(node.op).__name__})' if node.op else ''}"
     if node.op:

@@ -39,7 +39,7 @@ class NotedForm(Form):
 
 
 def note_operators(bound: Bound) -> JsonObject:
-    """What to say of the operators of users' own, by the numbers of their nodes; {} where there are none."""
+    """Note what can be said of operators that users define, by the numbers of their nodes; {} if there are none."""
     noted = {}
     for number, node in enumerate(bound.nodes):
         if node.op is None or ":" not in node.op.to_json()["op"]:
@@ -60,7 +60,7 @@ def note_operators(bound: Bound) -> JsonObject:
 
 
 def make_noted(spec: JsonObject, noted: JsonObject | None) -> Operator:
-    """The operator of an entry of a graph; one of a user's own as it was noted, without its class."""
+    """Make the operator of an entry of a graph; one that a user defined is made from its note, without its class."""
     name = str(spec.get("op"))
     if ":" not in name:
         return make_operator(spec)

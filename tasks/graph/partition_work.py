@@ -128,7 +128,7 @@ class Work(PickledFields):
         return self.rules.downsampling.weight if self.rules.downsampling else None
 
     def open_partition(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
-        """The partition read, its rows filtered, ready to make the targets (and nothing else)."""
+        """Read a partition and filter its rows; it is then ready to make the targets, and nothing else."""
         bound = self.bound
         noted = FailedCasts()
         where = place_of(partition)
@@ -138,10 +138,16 @@ class Work(PickledFields):
             rows = self._load(partition, [*needed, *more], self._list_plain_columns(targets), noted)
         met = None if self.profile is None else Counter[str]()
         context = Context(
-            self.kernels, rows.numbers, self.training, rows.order, met=met, origin=self._origin, own=rows.own
+            self.kernels,
+            rows.numbers,
+            self.training,
+            rows.order,
+            met=met,
+            origin=self._describe_row_place,
+            own=rows.own,
         )
         frame = {name: rows.columns[name] for name in needed} if more else rows.columns
-        evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._notes(partition))
+        evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._describe_activity(partition))
         evaluation.apply_filters(self.filters_for(targets))
         if rows.own is not None:
             with at(where):
@@ -152,8 +158,8 @@ class Work(PickledFields):
         evaluation.left_out = dict(rows.left_out)
         return evaluation
 
-    def _notes(self, partition: Partition) -> tuple[JsonObject, str] | None:
-        """Where to note what a user's function works on, and what that is in words."""
+    def _describe_activity(self, partition: Partition) -> tuple[JsonObject, str] | None:
+        """Find where to note what a user's function works on, and describe that."""
         if not isinstance(self.source, Plan):
             return None
         files = dict.fromkeys(self.source.files[piece.file].path for b in partition.blocks for piece in b.pieces)
@@ -162,7 +168,7 @@ class Work(PickledFields):
     def profile_rows(
         self, evaluation: Evaluation, partition: Partition, known: Mapping[str, Sequence[Moments]] | None = None
     ) -> Seen:
-        """What this pass sees of the partition's rows before filters of the graph; `known`: moments by block."""
+        """Profile the rows of the partition before filters of the graph; `known`: moments by block."""
         start = time.thread_time()
         (columns, context), engine = evaluation.read, self.kernels
         starts = block_offsets(partition, context.ordered(), engine.xp)
@@ -187,18 +193,19 @@ class Work(PickledFields):
         return list(dict.fromkeys([*(self.profile or ()), *self.compared]))
 
     def reads(self, targets: Sequence[tuple[int, str]]) -> list[str]:
-        """The source columns that are read for the targets."""
+        """List the source columns that are read for the targets."""
         return self._read_for(self._list_source_columns(targets))
 
     def _list_source_columns(self, targets: Sequence[tuple[int, str]]) -> list[str]:
-        """The source columns that the targets and the graph's filters are made of."""
+        """List the source columns that the targets and the graph's filters are made of."""
         return self.bound.source_columns(self._with_filters(targets), self.training)
 
     def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         return [*targets, *(place for f in self.filters_for(targets) for place in f.inputs.values())]
 
     def _list_plain_columns(self, targets: Sequence[tuple[int, str]]) -> list[str]:
-        """The source columns whose strings may be read plain: for one operator alone, which takes them so."""
+        """List the source columns whose strings may be read as plain strings: those that only one operator uses, which
+        takes them so."""
         if self.engine != "pandas" or self.cache is not None:
             return []
         bound = self.bound
@@ -210,7 +217,7 @@ class Work(PickledFields):
         return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]
 
     def _read_for(self, columns: Sequence[str]) -> list[str]:
-        """These columns but the weight, those of conditions, and the row numbers where they are a column."""
+        """List these columns without the weight, those of conditions, and the row numbers if they are a column."""
         in_files = [name for name in columns if name != self._weight]
         return list(dict.fromkeys([*in_files, *self._conditions, *([ROW] if ROW in self.schema else [])]))
 
@@ -220,7 +227,7 @@ class Work(PickledFields):
         return [f for f in self.bound.filters if self._holds(f)]
 
     def filters_for(self, targets: Sequence[tuple[int, str]]) -> list[Step]:
-        """The graph's filters that hold in this phase for the rows of the targets."""
+        """Return the graph's filters that hold in this phase for the rows of the targets."""
         return [f for f in self.bound.filters_for(targets) if self._holds(f)]
 
     def _holds(self, step: Step) -> bool:
@@ -234,19 +241,20 @@ class Work(PickledFields):
         numbers = rows.numbers + self.kernels.xp.uint64(self.first_row) if self.first_row else rows.numbers
         return replace(rows, columns={name: rows.columns[name] for name in columns}, numbers=numbers)
 
-    def _origin(self, row: int) -> str:
-        """Where the source has a row, by its row number, in words."""
+    def _describe_row_place(self, row: int) -> str:
+        """Describe where the source has a row, by its row number."""
         return row_place(self.source, row - self.first_row)
 
     def read(self, partition: Partition, columns: list[str], plain: list[str]) -> Columns:
-        """The source columns of a partition as columns of the engine. Each comes from the first of these that has it:
+        """Read the source columns of a partition as columns of the engine. Each comes from the first of these that has
+        it:
 
         1. the cache in the GPU's memory, where an earlier pass left it,
         2. the GPU's own reader of the format,
         3. the cache in host memory,
         4. the host's reader of the format.
         """
-        cache = self._cache_of(partition)
+        cache = self._choose_cache(partition)
         if cache and column_cache.is_on_device(cache, partition):
             taken = column_cache.take(cache, partition, columns)
             missing = None if taken.complete else self._read_files(partition, taken.missing, plain, None)
@@ -258,7 +266,7 @@ class Work(PickledFields):
     def _read_files(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None
     ) -> Columns:
-        """Columns of the engine out of the source's files or frames: steps 2 to 4 of `read`."""
+        """Read columns of the engine from the source's files or frames: steps 2 to 4 of `read`."""
         gpu_reader = getattr(self.kernels, "read_partition", None)
         on_gpu: Columns = {}
         if partition.inputs and gpu_reader:
@@ -269,13 +277,15 @@ class Work(PickledFields):
         rest = [name for name in columns if name not in on_gpu]
         if on_gpu and not rest:
             return on_gpu
-        table = self._host_table(partition, rest, [] if gpu_reader else plain, cache, side_by_side=bool(gpu_reader))
+        table = self._read_host_table(
+            partition, rest, [] if gpu_reader else plain, cache, side_by_side=bool(gpu_reader)
+        )
         return on_gpu | self.kernels.from_arrow(table)
 
-    def _host_table(
+    def _read_host_table(
         self, partition: Partition, columns: list[str], plain: list[str], cache: CacheKey | None, side_by_side: bool
     ) -> pa.Table:
-        """Columns as an Arrow table: steps 3 and 4 of `read`."""
+        """Read columns as an Arrow table: steps 3 and 4 of `read`."""
         taken = column_cache.take(cache, partition, columns) if cache else column_cache.Taken(None, columns)
         table = None
         if not taken.complete and side_by_side:
@@ -286,13 +296,13 @@ class Work(PickledFields):
             column_cache.select_columns(column_cache.put(cache, partition, taken, table), columns) if cache else table
         )
 
-    def _cache_of(self, partition: Partition) -> CacheKey | None:
-        """The cache of a whole partition; None for a part of one that was divided because memory is short."""
+    def _choose_cache(self, partition: Partition) -> CacheKey | None:
+        """Return the cache of a whole partition; None for a part of one that was divided because memory is short."""
         whole = self.cache and partition.rows == self.source.partitions[partition.number].rows
         return self.cache if whole else None
 
 
 def block_offsets(partition: Partition, rows: Array, xp: ModuleType) -> list[int]:
-    """Where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
+    """Find where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.s
 
 
 def files_table(files: Sequence[tuple[str, int, str]], batch: int) -> pa.Table:
-    """A row for each (path, size, digest), of the batch with this number."""
+    """Make the table of files: a row for each (path, size, digest) of the batch with this number."""
     rows = [(*file, batch) for file in files]
     columns = zip(*rows, strict=True) if rows else ([] for _ in SCHEMA)
     return pa.table(
@@ -32,7 +32,7 @@ def files_table(files: Sequence[tuple[str, int, str]], batch: int) -> pa.Table:
 
 
 def with_batch(before: JsonObject, batch: JsonObject) -> JsonObject:
-    """The history without its table of files, longer by a batch ({day, rows, files, ids, rowmill})."""
+    """Append a batch ({day, rows, files, ids, rowmill}) to a history without its table of files."""
     batches = [*before.get("nights", ()), dict(batch)]
     return {"rows": int(before.get("rows", 0)) + int(batch["rows"]), "nights": batches}
 
@@ -43,7 +43,7 @@ def save_history(folder: Path, history: JsonObject, files: pa.Table) -> JsonObje
 
 
 def read_files(folder: Path, history: JsonObject) -> pa.Table:
-    """The table of files of a history, as `SCHEMA` has it; empty where it has none."""
+    """Read the table of files of a history, with the columns of `SCHEMA`; empty if it has none."""
     if not history.get("files"):
         return SCHEMA.empty_table()
     table = read_table(folder, history["files"])
@@ -53,7 +53,7 @@ def read_files(folder: Path, history: JsonObject) -> pa.Table:
 
 
 def check_history(folder: Path, data: JsonObject) -> None:
-    """A DataError if the table of files that a `workflow.json` names is missing or damaged."""
+    """Raise a DataError if the table of files that a `workflow.json` names is missing or damaged."""
     history = data.get("history") or {}
     batches = history.get("nights", [])
     if history.get("files"):
@@ -63,8 +63,7 @@ def check_history(folder: Path, data: JsonObject) -> None:
 
 
 def history_lines(folder: Path, data: JsonObject) -> list[str]:
-    """The batches that a fitted workflow has learned, and the sizes of what applying and what a refit needs, for
-    people."""
+    """Describe the batches that a fitted workflow has learned, and the sizes of what applying and a refit need."""
     apply_bytes, refit_bytes = measure_fitted_workflow(folder)
     sizes = f"saved: {amount(apply_bytes)} for applying, {amount(refit_bytes)} more for a refit"
     history = data.get("history")
@@ -79,15 +78,19 @@ def history_lines(folder: Path, data: JsonObject) -> list[str]:
 
 
 def count_learned_rows(history: JsonObject) -> int:
-    """The rows from which all batches of a history were learned. Its `rows` are those that have a number: those of
-    other splits, for instance, are among them."""
+    """Count the rows from which all batches of a history were learned.
+
+    The `rows` of a history are those that have a number: those of other splits, for instance, are among them.
+    """
     unnoted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
     return unnoted + sum(int(batch.get("learned", batch["rows"])) for batch in history["nights"])
 
 
 def batch_rows(data: JsonObject) -> list[JsonObject]:
-    """The last batches of a `workflow.json`, the newest first: day, rows, files, and how many values had an id in all,
-    with those of the columns that have the most."""
+    """Tabulate the last batches of a `workflow.json`, the newest first.
+
+    A row has day, rows, files, the number of all ids, and those of the columns that have the most.
+    """
     batches = (data.get("history") or {}).get("nights", [])[-BATCHES_SHOWN:]
     most = sorted((ids := batches[-1].get("ids", {}) if batches else {}), key=lambda name: (-ids[name], name))[:COLUMNS]
     return [
@@ -103,8 +106,10 @@ def batch_rows(data: JsonObject) -> list[JsonObject]:
 
 
 def measure_fitted_workflow(folder: Path) -> tuple[int, int]:
-    """(bytes of what applying needs, bytes of what a refit needs besides) of a fitted workflow: state.json and its
-    tables; partials.json, its tables and the table of files."""
+    """Measure a fitted workflow: (bytes that applying needs, further bytes that a refit needs).
+
+    Applying needs state.json and its tables; a refit also partials.json, its tables and the table of files.
+    """
     own = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     tables = {name for name, _ in tables_of(read_json(folder / "state.json"))}
     later = {PARTIALS, FILES, *(name for name, _ in tables_of(read_json(folder / PARTIALS)))}

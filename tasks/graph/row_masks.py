@@ -37,7 +37,7 @@ class PartitionRows:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def take_rows(self, places: Array, names: Sequence[str], engine: Kernels) -> PartitionRows:
-        """The rows at these places, with these columns."""
+        """Take the rows at these places, with these columns."""
         columns = engine.take({name: self.columns[name] for name in names}, places) if names else {}
         order, own = (None if array is None else array.take(places) for array in (self.order, self.own))
         return PartitionRows(columns, self.numbers.take(places), order, own, self.left_out)
@@ -132,5 +132,5 @@ class MaskedPartition:
 
 
 def place_of(partition: Partition) -> str:
-    """Where a partition is, for messages."""
+    """Describe where a partition is, for messages."""
     return f"partition {partition.number} (rows from {partition.first_row:,})"

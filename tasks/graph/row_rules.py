@@ -32,7 +32,7 @@ SOURCE_DOWNSAMPLE = "source.downsample"
 
 
 def seed_of(text: str) -> int:
-    """A seed of 32 bits of its own for each purpose: folds are hashes of row numbers, too.
+    """Derive a seed of 32 bits for a purpose, so that rules do not share hashes: folds are hashes of row numbers, too.
 
     >>> seed_of("downsample 0") == seed_of("split 0")
     False
@@ -48,7 +48,7 @@ class RowSet:
     digest: str
 
     def members(self, first: int, rows: int) -> np.ndarray:
-        """Which of the rows [first, first + rows) are in the set; nothing else of the file is read."""
+        """Return which of the rows [first, first + rows) are in the set; only their part of the file is read."""
         low = first // 8
         high = -(-(first + rows) // 8)
         bits = np.fromfile(self.path, dtype=np.uint8, count=high - low, offset=low)
@@ -56,7 +56,7 @@ class RowSet:
         return flags[first - 8 * low : first - 8 * low + rows]
 
     def has(self, rows: np.ndarray) -> np.ndarray:
-        """Which of these row numbers, in any order, are in the set."""
+        """Return which of these row numbers, in any order, are in the set."""
         bits = np.memmap(self.path, dtype=np.uint8, mode="r")
         rows = rows.astype(np.int64)
         return (bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 > 0
@@ -120,7 +120,7 @@ class Splitting(PickledFields):
         return (self.column,) if self.column is not None else self.keys
 
     def cuts_in(self, dtype: pa.DataType) -> list[tuple[str, int | float]]:
-        """The cuts as stored numbers of a type, in which the column may be read: that of a fit.
+        """Convert the cuts to stored numbers of the type in which the column is read, which may be that of a fit.
 
         >>> Splitting("test", cuts=(("test", 5),), cut_type="timestamp[ms]").cuts_in(pa.timestamp("us"))
         [('test', 5000)]
@@ -131,7 +131,7 @@ class Splitting(PickledFields):
         return [(name, to_stored_number(moment(cut, known).cast(dtype))) for name, cut in self.cuts]
 
     def of_numbers(self, rows: Array) -> tuple[Array, Array]:
-        """(which of these rows belong to the split, which belong to it or to a split before it)."""
+        """Return (which of these rows belong to the split, which belong to it or to an earlier split)."""
         own = np.ones(len(rows), dtype=bool)
         later = np.zeros(len(rows), dtype=bool)
         for name, members in self.sets:  # test, valid
@@ -152,25 +152,28 @@ class Splitting(PickledFields):
         return MaskResult(here, left_out=left_out) if past is None else MaskResult(past, here, left_out=left_out)
 
     def _assign_rows(self, rows: PartitionRows, partition: MaskedPartition) -> tuple[Any, Any, dict[str, int]]:
-        """(which rows belong to this split; with `looks_back`, which belong to it or to one before it; how many train
-        has because their value is null)."""
+        """Assign rows to the split.
+
+        Returns which rows belong to it; with `looks_back`, which belong to it or to an earlier one, else None; and how
+        many rows train has because their value is null.
+        """
         engine = partition.engine
         xp = partition.engine.xp
         if self.sets:
             own, past = self.of_numbers(on_host(rows.numbers))
             return xp.asarray(own), xp.asarray(past) if self.looks_back else None, {}
         if self.column is None:
-            return self._of_hashes(rows, engine), None, {}
+            return self._select_by_hash(rows, engine), None, {}
         taken = xp.zeros(len(rows.numbers), dtype=bool)
-        for name, mask in self._sides(rows, partition):
+        for name, mask in self._list_side_masks(rows, partition):
             if name == self.name:
                 return mask & ~taken, ~taken if self.looks_back else None, {}
             taken = taken | mask
         null = engine.null_rows([rows.columns[self.column]])
         return ~taken, None, {"null_in_train": 0 if null is None else total(null)}
 
-    def _sides(self, rows: PartitionRows, partition: MaskedPartition) -> Iterator[tuple[str, Any]]:
-        """(split, the rows for which its condition or its cut is true), the later split first."""
+    def _list_side_masks(self, rows: PartitionRows, partition: MaskedPartition) -> Iterator[tuple[str, Any]]:
+        """Yield (split, the rows for which its condition or its cut is true), the later split first."""
         for name, condition in self.parsed:
             yield name, partition.true(condition, SOURCE_SPLIT, rows)
         if self.cuts:
@@ -179,8 +182,8 @@ class Splitting(PickledFields):
             for name, cut in self.cuts_in(partition.schema[self.column].dtype):
                 yield name, values >= cut if valid is None else valid & (values >= cut)
 
-    def _of_hashes(self, rows: PartitionRows, engine: Kernels) -> Array:
-        """The rows that the hash of their keys, or of their numbers, gives to this split."""
+    def _select_by_hash(self, rows: PartitionRows, engine: Kernels) -> Array:
+        """Return the rows that belong to this split by the hash of their keys, or of their numbers."""
         xp = engine.xp
         seed = seed_of(f"split {self.seed}")
         keys = [rows.columns[name] for name in self.keys]
@@ -239,7 +242,7 @@ class Division:
 
 
 def moment(number: int | float, dtype: pa.DataType) -> pa.Scalar:
-    """The time that a stored number is.
+    """Convert a stored number to the time that it stands for.
 
     >>> str(moment(86_400_000_001, pa.timestamp("us")))
     '1970-01-02 00:00:00.000001'
@@ -248,12 +251,12 @@ def moment(number: int | float, dtype: pa.DataType) -> pa.Scalar:
 
 
 def to_stored_number(time: pa.Scalar) -> int:
-    """The number that a time is stored as."""
+    """Convert a time to the number that it is stored as."""
     return int(time.cast(pa.int32() if time.type.bit_width == 32 else pa.int64()).as_py())
 
 
 def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
-    """(split, the condition that a row is as late as its beginning), the later split first.
+    """List (split, the condition that a row is not earlier than its beginning), the later split first.
 
     >>> moment_conditions(SplitRule(by="time", column="t", valid="2024-01-02", unit="s"))
     (('valid', "col('t') >= 1704153600"),)
@@ -265,12 +268,13 @@ def moment_conditions(rule: SplitRule) -> tuple[tuple[str, str], ...]:
 
 
 def with_unit(rule: SplitRule, unit: str | None) -> SplitRule:
-    """The rule with the unit of the numbers in its column, where all rows had to tell."""
+    """Add to a rule the unit of the numbers in its column, if it was found by a look at all rows."""
     return rule.model_copy(update={"unit": unit}) if unit else rule
 
 
 def wants_unit(schema: Schema, rule: SplitRule | None) -> bool:
-    """Whether the column has numbers, valid and test are times, and the rule does not say what the numbers count."""
+    """Return whether the column has numbers, valid and test are times, and the rule does not say what the numbers
+    count."""
     return bool(rule and rule.moments and not rule.unit and schema[rule.column or ""].kind == "number")
 
 
@@ -301,17 +305,17 @@ class Downsampling(PickledFields):
         engine = partition.engine
         xp = partition.engine.xp
         if not self.active:
-            return MaskResult(columns=self._weights(xp.ones(len(rows.numbers)), engine))
+            return MaskResult(columns=self._make_weights(xp.ones(len(rows.numbers)), engine))
         chosen = partition.true(self.condition, SOURCE_DOWNSAMPLE, rows)
         mask = ~chosen | self.stay(rows.numbers + xp.uint64(self.first_row), engine)
-        weights = self._weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
+        weights = self._make_weights(xp.where(chosen, 1 / self.fraction, 1.0), engine)
         return MaskResult(mask, columns=weights, left_out={"downsampled": len(rows.numbers) - total(mask)})
 
-    def _weights(self, weights: Array, engine: Kernels) -> JsonObject:
+    def _make_weights(self, weights: Array, engine: Kernels) -> JsonObject:
         return {self.weight: engine.from_numbers(weights.astype(engine.xp.float32))} if self.weight else {}
 
     def stay(self, rows: Array, engine: Kernels) -> Array:
-        """Which of these row numbers stay where `where` is true.
+        """Return which of these row numbers stay among those where `where` is true.
 
         >>> from tasks import engines
         >>> Downsampling("x > 0", 0.5).stay(np.arange(8, dtype=np.uint64), engines.engine("pandas")).tolist()
@@ -339,7 +343,7 @@ class RowRules:
     strict: bool = False
 
     def masks(self, condition: Expression | None, training: bool, looks_back: bool, first_row: int) -> list[Mask]:
-        """All rules in their order, with `source.filter`, for a pass over training rows or over others.
+        """List all rules in their order, with `source.filter`, for a pass over training rows or over others.
 
         `looks_back`: whether rows of earlier splits are read as the past of this split's rows.
         """
@@ -358,7 +362,7 @@ ALL_ROWS = RowRules()
 
 
 def no_row_left(splitting: Splitting | None) -> DataError:
-    """The error for a split, or for a source without splits, of which filters and rules leave no row."""
+    """Make the error for a split, or a source without splits, that filters and rules leave without a row."""
     if splitting is None:
         do = "check source.filter and the filters of features against the data"
         return DataError("no row is left to write", why="filters removed every row", do=do)

@@ -34,12 +34,13 @@ CROWD = 8  # times the expected number of chosen rows beyond which their values 
 
 
 def step_of(rows: int) -> int:
-    """The number of consecutive rows of which one is drawn, for a source of so many rows."""
+    """Compute of how many consecutive rows one is drawn, for a source of so many rows."""
     return max(-(-rows // ROWS), 1)
 
 
 def draw_places(rows: Array, step: int, ascending: bool, engine: Kernels) -> Array:
-    """The places of the drawn rows among these row numbers (uint64 of the engine), of which some may be left out."""
+    """Find the places of the drawn rows among these row numbers (uint64 of the engine), some of which may be
+    missing."""
     xp = engine.xp
     if step == 1 or not len(rows):
         return xp.arange(len(rows))
@@ -80,7 +81,7 @@ def draw(sampled: JsonObject, compared: JsonObject, rows: Array, of: int, ascend
     plain = {name: column for name, column in compared.items() if _is_plain(engine.dtype(column))}
     places = draw_places(rows, step, ascending, engine) if sampled or among == 1 else xp.arange(0)
     chosen = (
-        _choose_places_by_hash(_widest(plain, engine), len(rows), among, engine)
+        _choose_places_by_hash(_choose_widest(plain, engine), len(rows), among, engine)
         if plain and among > 1
         else xp.arange(0)
     )
@@ -96,10 +97,10 @@ def draw(sampled: JsonObject, compared: JsonObject, rows: Array, of: int, ascend
     if crowded or (compared and not plain):
         return Drawn(sample, None)
     start = 0 if among == 1 else drawn
-    return Drawn(sample, _hashes([arrays[name][start:] for name in plain]))
+    return Drawn(sample, _hash_rows([arrays[name][start:] for name in plain]))
 
 
-def _hashes(columns: Sequence[pa.Array]) -> np.ndarray:
+def _hash_rows(columns: Sequence[pa.Array]) -> np.ndarray:
     if not columns:
         return np.empty(0, np.uint32)
     kernels = engines.engine("pandas")
@@ -128,7 +129,7 @@ def join_samples(samples: Iterable[pa.Table | None]) -> pa.Table | None:
 
 
 def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
-    """Join the samples of two passes over the same rows, each of columns of its own."""
+    """Join the samples of two passes over the same rows, each with columns of its own."""
     if one is None or other is None:
         return other if one is None else one
     one = one.sort_by(ROW)
@@ -140,7 +141,7 @@ def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
 
 
 def encode_sample(sample: pa.Table | None) -> str:
-    """A sample as text."""
+    """Encode a sample as text."""
     if sample is None:
         return ""
     sink = pa.BufferOutputStream()
@@ -150,7 +151,7 @@ def encode_sample(sample: pa.Table | None) -> str:
 
 
 def decode_sample(text: str) -> pa.Table | None:
-    """What `encode_sample` made."""
+    """Decode what `encode_sample` made."""
     return pa.ipc.open_stream(base64.b64decode(text)).read_all() if text else None
 
 
@@ -158,8 +159,9 @@ def _is_plain(dtype: pa.DataType) -> bool:
     return kind_of(dtype) in ("number", "time", "bool", "string")
 
 
-def _widest(columns: JsonObject, engine: Kernels) -> list[Any]:
-    """The columns whose values differ most, by their types: times and wide numbers, then narrow ones, then texts."""
+def _choose_widest(columns: JsonObject, engine: Kernels) -> list[Any]:
+    """Choose the columns whose values differ most, by their types: times and wide numbers, then narrow ones, then
+    texts."""
 
     def rank(column: Series) -> tuple[int, int]:
         dtype = engine.dtype(column)
@@ -172,10 +174,10 @@ def _widest(columns: JsonObject, engine: Kernels) -> list[Any]:
 
 
 def _choose_places_by_hash(columns: Sequence[Any], rows: int, step: int, engine: Kernels) -> np.ndarray:
-    """The places of about one of `step` rows, by the hash of their values in these columns."""
+    """Choose about one of `step` rows by the hash of their values in these columns; return their places."""
     xp = engine.xp
     size = CHUNK if engine.xp is np else rows
-    bits = [_bits(column, engine) for column in columns]
+    bits = [_to_bits(column, engine) for column in columns]
     limit = xp.uint64((1 << 64) // step)
     places = []
     for start in range(0, rows, size):
@@ -186,8 +188,8 @@ def _choose_places_by_hash(columns: Sequence[Any], rows: int, step: int, engine:
     return xp.concatenate(places)
 
 
-def _bits(column: Series, engine: Kernels) -> Array:
-    """A uint64 for each value, the same for equal values."""
+def _to_bits(column: Series, engine: Kernels) -> Array:
+    """Convert each value to a uint64 that is the same for equal values."""
     xp = engine.xp
     dtype = engine.dtype(column)
     if pa.types.is_decimal(dtype) or kind_of(dtype) == "string":
@@ -200,8 +202,10 @@ def _bits(column: Series, engine: Kernels) -> Array:
 
 
 def measure_repeated_share(hashes: np.ndarray | None) -> tuple[float | None, int]:
-    """(the share of rows that are equal to another one, but for the first of each; how many rows were compared). The
-    share is None if no rows were compared."""
+    """Measure the share of rows that repeat an earlier one, and count the rows that were compared.
+
+    The share is None if no rows were compared.
+    """
     if hashes is None or not len(hashes):
         return None, 0
     return 1 - len(unique(hashes)) / len(hashes), len(hashes)

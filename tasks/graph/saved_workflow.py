@@ -90,6 +90,8 @@ class HistoryForm(Form):
 
 
 class WorkflowForm(Form):
+    """What must be right in a `workflow.json` to load it; other keys (`rowmill`, `versions`, `readme`) are notes."""
+
     format: Number = 1
     graph: Annotated[list[NodeForm], Field(min_length=1)]
     schema_: list[ColumnForm] = Field(alias="schema")
@@ -106,42 +108,40 @@ class WorkflowForm(Form):
 
 @dataclass(frozen=True)
 class FittedNotes:
-    """What a fitted workflow says of where it comes from, besides its graph and what it has learned.
+    """What a fitted workflow notes of its origin, in addition to its graph and what it has learned.
 
-    source: how the rows were read (`tasks.sources.reading_rules`), for who applies it.
+    reading: how the rows were read (`tasks.sources.reading_rules`); new rows are read alike. The key `source`.
     made_up: the look-alike data among the rows (`tasks.storage.sample_data`).
     dated: the date of the run that fitted it.
     history: the batches that it has learned, and the table of their files (`tasks.graph.refit_history`).
-    gate: the checks and the contract of the job, of an output that has no manifest to say them.
-    ancestors: the digests of the states that it was learned on top of, the first one first: its ids are theirs, but
-        those of columns that one of them lacks.
-    since: what `ids_since` says of the newest of them.
+    gate: the checks and the contract of the job, for an output without a manifest that would have them.
+    ancestors: the digests of the states that it was learned on top of, oldest first. It continues their ids, except in
+        columns that one of them lacks.
+    ids_since: what `read_ids_since` returns for the newest ancestor.
     """
 
-    source: JsonObject = field(default_factory=dict)
+    reading: JsonObject = field(default_factory=dict)
     made_up: Sequence[JsonObject] = ()
     dated: JsonObject | None = None
     history: tuple[JsonObject, pa.Table] | None = None
     gate: Mapping[str, Any] = field(default_factory=dict)
     ancestors: Sequence[str] = ()
-    since: Mapping[str, int] = field(default_factory=dict)
+    ids_since: Mapping[str, int] = field(default_factory=dict)
 
 
 def save_fitted(
     final: Node, schema: Schema, state: State, folder: Path, notes: FittedNotes, saved: Path | None = None
 ) -> None:
-    """Write the folder. `saved` is where the state is saved already, if it is; then the values are all that is looked
-    at here."""
+    """Write the folder of a fitted workflow.
+
+    `saved` is a folder in which the state is on disk already: its files are copied, and of `state` only the values are
+    used.
+    """
     bound = Bound(final, schema, state.values)
     graph = graph_to_json(final)
     made_up = list(notes.made_up)
     ancestors = list(notes.ancestors)
-    begun = {
-        c.name: before
-        for c in bound.output.columns
-        if notes.since and Tags.CATEGORICAL.value in c.tags and (before := notes.since.get(c.name, len(ancestors)))
-    }
-    for path in _of_the_script(graph):
+    for path in _list_script_paths(graph):
         text = "the saved workflow names %s, which other processes lack: it is of this script; move it to a module"
         log.warning(text, path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,10 +152,10 @@ def save_fitted(
         "graph": graph,
         "schema": schema.to_json(),
         "output": bound.output.to_json(),
-        "source": dict(notes.source),
+        "source": dict(notes.reading),
         **leave_out_empty({"made_up": made_up, "dated": dict(notes.dated or {}), "noted": note_operators(bound)}),
         **notes.gate,
-        **leave_out_empty({"ancestors": ancestors, "ids_since": begun}),
+        **leave_out_empty({"ancestors": ancestors, "ids_since": _count_ancestors_with_other_ids(bound, notes)}),
         "state": copy_saved(saved, folder) if saved else state.save(folder),
     }
     if notes.history is not None:
@@ -167,29 +167,44 @@ def save_fitted(
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
 
 
-def ids_since(data: JsonObject) -> dict[str, int]:
-    """By output column of a `workflow.json`, how many of its ancestors have other ids in it, or none: before it came,
-    or came back."""
+def _count_ancestors_with_other_ids(bound: Bound, notes: FittedNotes) -> dict[str, int]:
+    """Count, for each column of ids, the ancestors (the oldest ones) whose ids in it are not those of this workflow.
+
+    A column that the newest ancestor lacks begins its ids now, so all ancestors count. 0 is left out.
+    """
+    if not notes.ids_since:
+        return {}
+    columns = [column.name for column in bound.output.columns if Tags.CATEGORICAL.value in column.tags]
+    counts = {name: notes.ids_since.get(name, len(notes.ancestors)) for name in columns}
+    return {name: count for name, count in counts.items() if count}
+
+
+def read_ids_since(data: JsonObject) -> dict[str, int]:
+    """Read, for each output column of a `workflow.json`, the number of its oldest ancestors that have other ids in it.
+
+    They lacked the column, or had it before it was dropped and came back. 0 if the ids of all ancestors are the same.
+    """
     return {c["name"]: data.get("ids_since", {}).get(c["name"], 0) for c in data.get("output", ())}
 
 
-def _of_the_script(graph: Sequence[JsonObject]) -> list[str]:
-    """Import paths of functions and operators of the script, or notebook, that this process runs."""
-    named = [node["op"].get(key) for node in graph if "op" in node for key in ("op", "function")]
-    return sorted({path for path in named if isinstance(path, str) and path.startswith("__main__:")})
+def _list_script_paths(graph: Sequence[JsonObject]) -> list[str]:
+    """List the import paths of functions and operators that the script, or notebook, of this process defines."""
+    paths = [node["op"].get(key) for node in graph if "op" in node for key in ("op", "function")]
+    return sorted({path for path in paths if isinstance(path, str) and path.startswith("__main__:")})
 
 
 def find_fitted_folder(path: Path) -> Path:
-    """Where a fitted workflow is: the folder (its latest version), or the `_workflow` of an output or its `train`."""
+    """Find the folder of a fitted workflow: the path itself (its latest version), or `_workflow` in an output, or next
+    to one of its splits."""
     root = current(path)
     places = [root, root / WORKFLOW, root.parent / WORKFLOW]
     return next((p for p in places if (p / FITTED).exists()), root)
 
 
 def read_fitted(path: Path) -> JsonObject:
-    """What `workflow.json` of a fitted workflow says; a DataError if it is missing, damaged or of a newer format.
+    """Read the `workflow.json` of a fitted workflow; a DataError if it is missing, damaged or of a newer format.
 
-    Operators of users' own are not imported, and so not checked.
+    Operators that users define are not imported, so their parameters are not checked.
     """
     folder = find_fitted_folder(path)
     path = folder / FITTED
@@ -204,22 +219,22 @@ def read_fitted(path: Path) -> JsonObject:
     check_columns(data["schema"], path, "schema")
     if DIGEST in data and data[DIGEST] != seal(data)[DIGEST]:
         raise make_damage_error(path, "", "its content has another digest than the one that it names: it was changed")
-    _graph(data, path)
+    _check_graph(data, path)
     return {**data, "source": check_reading_rules(data.get("source"), str(folder))}
 
 
-def _graph(data: JsonObject, path: Path) -> Node:
-    """The graph of a workflow.json; a DataError names the node that is none."""
+def _check_graph(data: JsonObject, path: Path) -> None:
+    """Check the graph of a `workflow.json`; a DataError names the node that is not valid."""
     for number, node in enumerate(data["graph"]):
-        field = f"graph[{number}]"
+        location = f"graph[{number}]"
         parents = node["parents"]
         if any(parent >= number for parent in parents):
-            raise make_damage_error(path, f"{field}.parents", "a node is made of nodes before it")
+            raise make_damage_error(path, f"{location}.parents", "a node is made of nodes before it")
         if (node["kind"] in ("apply", "drop") and len(parents) != 1) or (node["kind"] == "join" and not parents):
-            raise make_damage_error(path, f"{field}.parents", f"{node['kind']} has {len(parents)} of them")
+            raise make_damage_error(path, f"{location}.parents", f"{node['kind']} has {len(parents)} of them")
         if (node["kind"] == "apply") != ("op" in node):
             raise make_damage_error(
-                path, f"{field}.op", "it belongs to nodes that apply an operator, and to these alone"
+                path, f"{location}.op", "it belongs to nodes that apply an operator, and to these alone"
             )
         try:
             if "op" in node:
@@ -227,12 +242,12 @@ def _graph(data: JsonObject, path: Path) -> Node:
         except HostError:
             raise
         except Exception as error:  # parameters may be anything
-            raise make_damage_error(path, f"{field}.op", _describe_error(error)) from None
-    return look_at_graph(data)
+            raise make_damage_error(path, f"{location}.op", _describe_error(error)) from None
+    _build_graph_without_imports(data)
 
 
-def look_at_graph(data: JsonObject) -> Node:
-    """The graph of a workflow.json for commands that only look at it: operators of users' own are as noted."""
+def _build_graph_without_imports(data: JsonObject) -> Node:
+    """Build the graph of a `workflow.json` to look at; operators that users define are not imported (see `noted`)."""
     noted = data.get("noted", {})
     return graph_from_json(data["graph"], lambda number, spec: make_noted(spec, noted.get(str(number))))
 
@@ -256,24 +271,26 @@ class SavedWorkflow:
 
 
 def load_fitted(path: Path, heads: bool = False, look: bool = False) -> SavedWorkflow:
-    """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one. With `heads` large
-    vocabularies have their first values only. With `look` nothing that it names is imported, and it cannot be
-    applied."""
+    """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one.
+
+    With `heads`, large vocabularies have their first values only. With `look`, code that users wrote is not imported,
+    and the workflow cannot be applied.
+    """
     data = read_fitted(path)
     folder = find_fitted_folder(path)
     state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
     check_history(folder, data)
-    final = look_at_graph(data) if look else graph_from_json(data["graph"])
+    final = _build_graph_without_imports(data) if look else graph_from_json(data["graph"])
     schema = Schema.from_json(data["schema"])
-    check_bound(final, schema, state, folder)
+    _check_bound(final, schema, state, folder)
     for step in Bound(final, schema, state.values).learned_from_parameters:
         if isinstance(step.op, Learned) and step.op.frames:
             step.op.restore_frames(state.values[step.key])
     return SavedWorkflow(final, schema, state, data["source"])
 
 
-def check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:
-    """A DataError if the graph does not fit the schema, or a step has no learned values or values it cannot use."""
+def _check_bound(final: Node, schema: Schema, state: State, folder: Path) -> None:
+    """Raise a DataError if the graph does not fit the schema, or a step lacks its learned values or cannot use them."""
     try:
         bound = Bound(final, schema, state.values)
     except (HostError, TransientError, GiveUpError):

@@ -43,7 +43,7 @@ class Seen:
         return 20_000 * len(self.columns) + (self.sample.nbytes if self.sample is not None else 0)
 
     def to_text(self) -> str:
-        """As text."""
+        """Encode as text."""
         plain = {"rows": self.rows, "met": self.met, "seconds": self.seconds, "step": self.step}
         plain |= {"sample": row_sample.encode_sample(self.sample), "columns": column_sketch.pack_sketches(self.columns)}
         hashes = None if self.hashes is None else base64.b64encode(self.hashes.tobytes()).decode()
@@ -51,7 +51,7 @@ class Seen:
 
 
 def parse_seen(text: str) -> Seen:
-    """What `Seen.to_text` wrote; nothing seen for an empty text."""
+    """Parse what `Seen.to_text` wrote; an empty text has nothing."""
     if not text:
         return Seen()
     plain = decode_floats(json.loads(text))
@@ -63,7 +63,7 @@ def parse_seen(text: str) -> Seen:
 
 
 def merge_seen(parts: Iterable[Seen]) -> Seen:
-    """What was seen of the rows of all parts, which have no row in common."""
+    """Merge what was seen of parts that have no row in common."""
     several = list(parts)
     if len(several) == 1:
         return several[0]
@@ -82,7 +82,7 @@ def merge_seen(parts: Iterable[Seen]) -> Seen:
 
 
 def sum_counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of counts by name.
+    """Sum counts by name.
 
     >>> sum_counts([{"a": 1}, {"a": 2, "b": 0}])
     {'a': 3, 'b': 0}
@@ -95,7 +95,8 @@ def sum_counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def together(passes: Sequence[Seen]) -> Seen:
-    """What several passes over the same rows have seen: each has columns of its own, the last has met a step last."""
+    """Join what several passes over the same rows have seen: each has its own columns; the last to meet a step
+    counts."""
     whole = Seen(max((seen.rows for seen in passes), default=0))
     for seen in passes:
         whole.columns |= seen.columns
@@ -113,12 +114,12 @@ def sketch_source_columns(
     engine: Kernels,
     known: Mapping[str, Sequence[Moments]],
 ) -> dict[str, Sketch]:
-    """The sketches of columns of the source, of lists that of their elements; `known`: moments by column and block."""
+    """Sketch columns of the source, and the elements of lists; `known`: moments by column and block."""
     return {n: engine.sketch_leaves(column, starts, blocks, known.get(n)) for n, column in source.items()}
 
 
 def find_counted_columns(bound: Bound, steps: Iterable[Step]) -> dict[str, str]:
-    """Step -> source column, for steps whose tables of distinct values are counts of a column of the source alone."""
+    """Find the steps whose tables of distinct values are counts of a single source column; map them to it."""
     columns: dict[str, str] = {}
     for step in steps:
         if not isinstance(step.op, Categorify) or len(step.unit) > 1 or not step.op.counts_values(step.unit):

@@ -152,7 +152,7 @@ class State:
         return steps
 
     def prepare_step(self, key: str, op: Operator, engine: Kernels) -> object:
-        """The `fitted` of the step's `apply`, made once per process and engine; None if the step learns nothing."""
+        """Prepare the `fitted` of a step's `apply`, once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
         with self._lock:
@@ -198,13 +198,13 @@ class State:
                 beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
             steps = encode_floats(_await_tables(fitted, _make_table_entry))
             data: JsonObject = {"format": FORMAT, "rules": self.rules, "fitted": steps}
-        texts = {name: _text(content) for name, content in beside.items() if content}
+        texts = {name: _write_as_text(content) for name, content in beside.items() if content}
         for name, content in texts.items():
             _write(folder / name, content.encode())
-        data |= {SECTIONS[name]: _file(name, texts.get(name)) for name in (PARTIALS, CHANGES)}
-        text = _text(data)
+        data |= {SECTIONS[name]: _make_file_entry(name, texts.get(name)) for name in (PARTIALS, CHANGES)}
+        text = _write_as_text(data)
         _write(folder / "state.json", text.encode())
-        used = {entry["table"] for content in (data, *beside.values()) for entry in _tables(content or {})}
+        used = {entry["table"] for content in (data, *beside.values()) for entry in _list_tables(content or {})}
         stale = [path for path in folder.glob(f"*{SUFFIX}") if path.name not in used]
         for path in stale + [folder / name for name in beside if name not in texts]:
             path.unlink(missing_ok=True)
@@ -212,7 +212,11 @@ class State:
 
     @staticmethod
     def load(folder: Path, partials: bool = True, digest: str | None = None) -> State:
-        """The state of a folder; tables are checked against their digests, state.json against `digest` (DataError).
+        """Load the state of a folder; tables are checked against their digests, state.json against `digest`
+        (DataError).
+
+        What only a refit needs, which may be much larger than what is applied, and what the last refit changed stay in
+        the folder until they are needed; they are checked then. Without `partials` they are not loaded at all.
 
         What a refit needs besides, which may be much larger than what is applied, and what the last refit changed stay
         in the folder until they are needed; they are checked then. Without `partials` they are not needed.
@@ -227,19 +231,25 @@ class State:
 
     @staticmethod
     def load_heads(folder: Path) -> State:
-        """The state as manifests and reports need it: of a large vocabulary they show the first values and its numbers,
-        so the first file of its tables is read and no other."""
-        return State(_read_values(folder, _heads(folder)))
+        """Load the state as manifests and reports need it.
+
+        They show the first values of a large vocabulary and its numbers, so only the first file of each of its tables
+        is read.
+        """
+        return State(_read_values(folder, _read_heads(folder)))
 
     @staticmethod
     def bytes_of_heads(folder: Path) -> int:
-        """The size of the files that `load_heads` reads."""
-        values = [value for fitted in _heads(folder).values() for value in fitted.values()]
-        return sum((folder / file["table"]).stat().st_size for value in values for file in _files(value))
+        """Count the bytes of the files that `load_heads` reads."""
+        values = [value for fitted in _read_heads(folder).values() for value in fitted.values()]
+        return sum((folder / file["table"]).stat().st_size for value in values for file in _list_table_files(value))
 
     @staticmethod
     def load_for_run(folder: Path) -> State:
-        """The state in the staging folder of a run, to be applied.
+        """Load the state in the staging folder of a run, to apply it.
+
+        For steps whose table `save_refit_tables` has saved there, the other tables stay in the folder until a row has a
+        value that the rows of the refit lack.
 
         Of steps whose table `save_refit_tables` has saved there, the other tables stay in the folder until a row has a
         value that the rows of the refit do not have.
@@ -250,7 +260,7 @@ class State:
         data = _read_state_file(folder)
         fitted = data["fitted"]
         first = {
-            key: {n: v for n, v in values.items() if key not in refit_tables or not _files(v)}
+            key: {n: v for n, v in values.items() if key not in refit_tables or not _list_table_files(v)}
             for key, values in fitted.items()
         }
         state = State(_read_values(folder, first), refit_tables=refit_tables, rules=data.get("rules", 1))
@@ -266,12 +276,14 @@ def save_refit_tables(folder: Path, tables: Mapping[str, pa.Table], digest: str)
     with Saving(folder) as saving:
         steps = _save_tables({key: {"of_night": table} for key, table in tables.items()}, "night-", saving)
         content = {"state": digest, "steps": encode_floats(_await_tables(steps, _make_table_entry))}
-    _write(folder / REFIT_TABLES, _text(content).encode())
+    _write(folder / REFIT_TABLES, _write_as_text(content).encode())
 
 
 def _read_refit_tables(folder: Path) -> dict[str, pa.Table]:
-    """What `save_refit_tables` has saved; {} where it has not, or not for this state, or where it is damaged: the state
-    has it all."""
+    """Read what `save_refit_tables` has saved.
+
+    {} if there is nothing for this state, or it is damaged: the state has all values, too.
+    """
     if not (folder / REFIT_TABLES).exists():
         return {}
     try:
@@ -289,7 +301,7 @@ class Saving:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._threads = _threads()
+        self._make_threads = _make_threads()
         self._begun: dict[int, tuple[pa.Table, list[Future[JsonObject]]]] = {}  # by id: a table and its files
 
     def begin(self, values: FittedSteps) -> None:
@@ -299,20 +311,21 @@ class Saving:
                 self._begun[id(table)] = table, self._submit_files(table, f"begun-{uuid.uuid4().hex}")
 
     def files(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
-        """Futures of the entries of the files of a table, which get `name`."""
+        """Write the files of a table under `name`, unless they are being written; return the futures of their
+        entries."""
         if id(table) not in self._begun:
             return self._submit_files(table, name)
         _, files = self._begun.pop(id(table))
-        paths = self._paths(name, len(files))
-        return [self._threads.submit(_rename_table_file, *both) for both in zip(files, paths, strict=True)]
+        paths = self._make_paths(name, len(files))
+        return [self._make_threads.submit(_rename_table_file, *both) for both in zip(files, paths, strict=True)]
 
     def _submit_files(self, table: pa.Table, name: str) -> list[Future[JsonObject]]:
         starts = range(0, max(table.num_rows, 1), PART)
-        paths = self._paths(name, len(starts))
+        paths = self._make_paths(name, len(starts))
         slices = [table.slice(start, PART) for start in starts]
-        return [self._threads.submit(write_table, *both) for both in zip(paths, slices, strict=True)]
+        return [self._make_threads.submit(write_table, *both) for both in zip(paths, slices, strict=True)]
 
-    def _paths(self, name: str, files: int) -> list[Path]:
+    def _make_paths(self, name: str, files: int) -> list[Path]:
         names = [f"{name}-{i:04d}" for i in range(files)] if files > 1 else [name]
         return [self.folder / f"{name}{SUFFIX}" for name in names]
 
@@ -320,27 +333,27 @@ class Saving:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._threads.shutdown(cancel_futures=True)
+        self._make_threads.shutdown(cancel_futures=True)
 
 
 def check_saved(folder: Path, digest: str | None = None) -> None:
-    """A DataError if anything of the state in a folder is missing, damaged or of another format."""
-    with _threads() as threads:
-        list(threads.map(partial(check_table, folder), _all_tables(folder, _read_state_file(folder, digest))))
+    """Raise a DataError if anything of the state in a folder is missing, damaged or of another format."""
+    with _make_threads() as threads:
+        list(threads.map(partial(check_table, folder), _list_all_tables(folder, _read_state_file(folder, digest))))
 
 
 def load_changes(folder: Path) -> JsonObject:
-    """What the refit that made the state of a folder changed, with its tables; {} where a fit made it."""
+    """Return what the refit that made the state of a folder changed, with its tables; {} where a fit made it."""
     return _read_changes(folder, _read_state_file(folder))
 
 
 def list_state_files(folder: Path) -> list[Path]:
-    """The files of the state in a folder."""
+    """List the files of the state in a folder."""
     return [folder / name for name in _list_state_file_names(folder, _read_state_file(folder))]
 
 
 def copy_saved(origin: Path, folder: Path) -> str:
-    """The state of a folder in another one too, as it is; its digest. Where it is possible both share the files."""
+    """Copy the state of one folder to another, by hard links if possible; return its digest."""
     names = _list_state_file_names(origin, _read_state_file(origin))
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -353,19 +366,19 @@ def copy_saved(origin: Path, folder: Path) -> str:
 
 
 def _list_state_file_names(folder: Path, data: JsonObject) -> list[str]:
-    """The names of all files of a state."""
+    """List the names of all files of a state."""
     beside = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
-    return ["state.json", *beside, *(entry["table"] for entry in _all_tables(folder, data))]
+    return ["state.json", *beside, *(entry["table"] for entry in _list_all_tables(folder, data))]
 
 
-def _all_tables(folder: Path, data: JsonObject) -> list[JsonObject]:
-    """The entries of the files of all tables of a state, those for a refit and of the last refit's changes too."""
-    beside = [_beside(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
-    return [entry for content in (data, *beside) for entry in _tables(content)]
+def _list_all_tables(folder: Path, data: JsonObject) -> list[JsonObject]:
+    """List the entries of the files of all tables of a state, with those for a refit and of its last changes."""
+    beside = [_read_side_file(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
+    return [entry for content in (data, *beside) for entry in _list_tables(content)]
 
 
 def _read_state_file(folder: Path, digest: str | None = None) -> JsonObject:
-    """The content of state.json, checked; a DataError if it is damaged or of another format."""
+    """Read state.json and check it; a DataError if it is damaged or has another format."""
     data = read_json(folder / "state.json", digest)
     path = folder / "state.json"
     number = data.get("format") if isinstance(data, dict) else None
@@ -378,18 +391,18 @@ def _read_state_file(folder: Path, digest: str | None = None) -> JsonObject:
 
 
 def _check_tables(path: Path, section: str, steps: Mapping[str, JsonObject]) -> None:
-    """A DataError for an entry of a table that names none."""
+    """Raise a DataError for an entry of a table that is not valid."""
     for key, values in steps.items():
         for name, value in values.items():
-            for file in _files(value):
+            for file in _list_table_files(value):
                 field = f"{section}.{key}.{name}"
                 parse_document(TableForm, file, path, field)
                 if (path.parent / file["table"]).is_symlink():
                     raise make_damage_error(path, field, f"the table {file['table']} is a link")
 
 
-def _beside(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
-    """The content of `partials.json` or `changes.json`, checked; None where the state has none."""
+def _read_side_file(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
+    """Read `partials.json` or `changes.json` and check it; None if the state has none."""
     section = SECTIONS[name]
     if not data.get(section):
         return None
@@ -403,8 +416,8 @@ def _beside(folder: Path, data: JsonObject, name: str) -> JsonObject | None:
 
 
 def _read_partials(folder: Path, data: JsonObject) -> tuple[dict[str, JsonObject], int]:
-    """What a refit needs besides the values, with its tables, and the rows learned; a JobError if it was left out."""
-    content = _beside(folder, data, PARTIALS)
+    """Read what only a refit needs, with its tables, and the number of learned rows; a JobError if it was left out."""
+    content = _read_side_file(folder, data, PARTIALS)
     if content is None:
         raise JobError(
             "this state was saved without what a refit needs",
@@ -416,13 +429,13 @@ def _read_partials(folder: Path, data: JsonObject) -> tuple[dict[str, JsonObject
 
 
 def _read_changes(folder: Path, data: JsonObject) -> JsonObject:
-    """What the last refit changed, with its tables."""
-    content = _beside(folder, data, CHANGES)
+    """Return what the last refit changed, with its tables."""
+    content = _read_side_file(folder, data, CHANGES)
     return {} if content is None else {**content, "steps": _read_values(folder, content["steps"])}
 
 
-def _file(name: str, text: str | None) -> JsonObject | None:
-    """The entry in state.json of a file beside it."""
+def _make_file_entry(name: str, text: str | None) -> JsonObject | None:
+    """Make the entry in state.json of a file next to it."""
     return None if text is None else {"file": name, "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
@@ -431,7 +444,8 @@ def _is_file(entry: object) -> bool:
 
 
 def read_json(path: Path, digest: str | None = None) -> JsonObject:
-    """The content of a JSON file of a saved workflow; a DataError if it is missing, damaged, or has another digest."""
+    """Read the content of a JSON file of a saved workflow; a DataError if it is missing, damaged, or has another
+    digest."""
     try:
         content = path.read_bytes()
         if digest is not None and hashlib.sha256(content).hexdigest() != digest:
@@ -451,7 +465,7 @@ def read_json(path: Path, digest: str | None = None) -> JsonObject:
 
 
 def _prepare_fitted(key: str, op: Learned, fitted: FittedValues, engine: Kernels) -> object:
-    """What `apply` takes; a DataError where what was learned is not what the operator learns."""
+    """Prepare what `apply` takes; a DataError if the operator cannot use what was learned."""
     try:
         return op.prepare(fitted, engine)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
@@ -460,8 +474,8 @@ def _prepare_fitted(key: str, op: Learned, fitted: FittedValues, engine: Kernels
         ) from error
 
 
-def _threads() -> ThreadPoolExecutor:
-    """Tables are encoded, decoded and digested side by side."""
+def _make_threads() -> ThreadPoolExecutor:
+    """Make threads that encode, decode and digest tables in parallel."""
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rowmill-state")
 
 
@@ -472,7 +486,7 @@ class _Parts(NamedTuple):
 
 
 def _save_tables(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, JsonObject]:
-    """The values, with the futures of its files' entries in place of every table, which is written."""
+    """Write the tables among values; return the values with futures of the entries in place of each table."""
 
     def save_value(name: str, value: object) -> object:
         return _Parts(saving.files(value, name)) if isinstance(value, pa.Table) else value
@@ -484,11 +498,11 @@ def _save_tables(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, 
 
 
 def _read_values(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
-    """The values with their tables."""
-    with _threads() as threads:
+    """Read values with their tables."""
+    with _make_threads() as threads:
 
         def read(value: object) -> object:
-            files = _files(value)
+            files = _list_table_files(value)
             return (
                 _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decode_floats(value)
             )
@@ -497,18 +511,18 @@ def _read_values(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
         return _await_tables(begun, pa.concat_tables)
 
 
-def _heads(folder: Path) -> JsonObject:
-    """The entries of state.json, of vocabularies with the first file of every table."""
+def _read_heads(folder: Path) -> JsonObject:
+    """Read the entries of state.json, with only the first file of every table of a vocabulary."""
     fitted = _read_state_file(folder)["fitted"]
-    return {key: _head(values) if set(values) >= VOCABULARY else values for key, values in fitted.items()}
+    return {key: _cut_to_head(values) if set(values) >= VOCABULARY else values for key, values in fitted.items()}
 
 
-def _head(values: FittedValues) -> JsonObject:
-    return {name: files[0] if (files := _files(value)) else value for name, value in values.items()}
+def _cut_to_head(values: FittedValues) -> JsonObject:
+    return {name: files[0] if (files := _list_table_files(value)) else value for name, value in values.items()}
 
 
 def _await_tables(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict[str, JsonObject]:
-    """The values, with the results for the files of every table joined by `join`."""
+    """Replace the futures of the files of every table by their results, joined by `join`."""
     return {
         key: {n: join([f.result() for f in v.files]) if isinstance(v, _Parts) else v for n, v in fitted.items()}
         for key, fitted in values.items()
@@ -516,12 +530,12 @@ def _await_tables(values: FittedSteps, join: Callable[[list[Any]], Any]) -> dict
 
 
 def _make_table_entry(files: list[JsonObject]) -> JsonObject:
-    """The entry of a table in state.json."""
+    """Make the entry of a table in state.json."""
     return files[0] if len(files) == 1 else {"tables": files}
 
 
-def _text(data: JsonObject) -> str:
-    """The text of one of the files; a DataError that names the step whose learned values are not JSON."""
+def _write_as_text(data: JsonObject) -> str:
+    """Write one of the files as text; a DataError names the step whose learned values are not JSON."""
     try:
         return json.dumps(data, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -536,18 +550,18 @@ def _text(data: JsonObject) -> str:
         raise
 
 
-def _files(value: Any) -> list[JsonObject]:
-    """The entries in state.json of the files of a table; [] for other values."""
+def _list_table_files(value: Any) -> list[JsonObject]:
+    """List the entries in state.json of the files of a table; [] for other values."""
     several = isinstance(value, dict) and set(value) == {"tables"} and isinstance(value["tables"], list)
     files = value["tables"] if several else [value]
     return files if all(isinstance(f, dict) and set(f) == {"table", "rows", "sha256"} for f in files) else []
 
 
-def _tables(data: JsonObject) -> list[JsonObject]:
-    """The entries of the files of all tables in state.json, or in a file beside it."""
+def _list_tables(data: JsonObject) -> list[JsonObject]:
+    """List the entries of the files of all tables in state.json, or in a file next to it."""
     sections = [data.get(name) for name in ("fitted", "partials", "steps")]
     entries = [entry for section in sections if section and not _is_file(section) for entry in section.values()]
-    return [file for entry in entries for value in entry.values() for file in _files(value)]
+    return [file for entry in entries for value in entry.values() for file in _list_table_files(value)]
 
 
 def check_table(folder: Path, entry: JsonObject) -> None:
@@ -569,7 +583,7 @@ def read_table(folder: Path, entry: JsonObject) -> pa.Table:
     path = folder / entry["table"]
     try:
         with pa.OSFile(str(path)) as file:
-            table = validate_table(_in_its_types(pq.ParquetFile(file)))
+            table = validate_table(_restore_types(pq.ParquetFile(file)))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise make_damage_error(path, "", str(error).partition("\n")[0]) from None
     if table.num_rows != entry["rows"]:
@@ -577,9 +591,12 @@ def read_table(folder: Path, entry: JsonObject) -> pa.Table:
     return table
 
 
-def _in_its_types(file: pq.ParquetFile) -> pa.Table:
-    """The table in the types that it was written in: Parquet has no times of seconds, keys that it gives back are
-    finer. Columns may have nulls, whether these have some or not."""
+def _restore_types(file: pq.ParquetFile) -> pa.Table:
+    """Convert a table to the types in which it was written.
+
+    Parquet has no times in seconds, and returns finer ones for keys. Columns may have nulls, whether these have some or
+    not.
+    """
     table = file.read()
     noted = (file.metadata.metadata or {}).get(b"ARROW:schema")
     for field in pa.ipc.read_schema(pa.py_buffer(base64.b64decode(noted))) if noted else ():
@@ -620,12 +637,12 @@ def write_table(path: Path, table: pa.Table) -> JsonObject:
 
 
 def _is_whole_number(dtype: pa.DataType) -> bool:
-    """Whether Parquet stores values of the type as integers."""
+    """Return whether Parquet stores values of the type as integers."""
     return bool(pa.types.is_integer(dtype) or pa.types.is_temporal(dtype))
 
 
 def _rename_table_file(written: Future[JsonObject], path: Path) -> JsonObject:
-    """The entry of a file, after it has been written and renamed to `path`."""
+    """Rename the file of a table to `path` once it is written; return its entry."""
     noted = written.result()
     path.with_name(noted["table"]).replace(path)
     return {**noted, "table": path.name}

@@ -19,7 +19,7 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, near
 from tasks.graph.binding import Bound
 from tasks.graph.node import Node, graph_from_json
-from tasks.graph.saved_workflow import find_fitted_folder, ids_since, read_fitted
+from tasks.graph.saved_workflow import find_fitted_folder, read_fitted, read_ids_since
 from tasks.graph.state import check_saved, list_state_files
 from tasks.job.request import Fitted, Request, new_request
 from tasks.job.source_rules import exact_columns, with_weight
@@ -34,7 +34,7 @@ from tasks.storage.own_files import current
 
 
 def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
-    """The request that transforms a source with the fitted workflow of a folder, and learns nothing."""
+    """Make the request that transforms a source with the fitted workflow of a folder, and learns nothing."""
     version = current(fitted)
     check_discarded(version, fitted)
     data = read_fitted(fitted)
@@ -50,22 +50,22 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
         fit,
         list_lookalike_data(data),
         tuple(data.get("ancestors", ())),
-        ids_since(data),
+        read_ids_since(data),
         discarded=bool(find_marked_folder(version)),  # so that the commit does not refuse it
     )
     return new_request(source, data["graph"], output, run, engine, labels, flow="apply", fitted=applied)
 
 
 def list_lookalike_data(data: JsonObject) -> list[JsonObject]:
-    """The look-alike data that a saved workflow was fitted on, marked as such."""
+    """List the look-alike data that a saved workflow was fitted on, marked with `fit`."""
     samples = data.get("made_up")
     return [{**one, "fit": True} for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []
 
 
 def adapt_plan(request: Request, plan: Plan) -> Plan:
-    """The plan that reads columns in the types of the fit; needed columns of another kind are refused."""
+    """Change a plan to read columns in the types of the fit; needed columns of another kind are refused."""
     if request.base:
-        return _as_base(request, plan)
+        return _adapt_to_base(request, plan)
     if not request.fitted:
         return plan
     final, schema = _choose_fitted_subject(request, plan.schema)
@@ -76,9 +76,11 @@ def adapt_plan(request: Request, plan: Plan) -> Plan:
     )
 
 
-def _as_base(request: Request, plan: Plan) -> Plan:
-    """The plan with the columns of the base, in its types; a DataError for a missing one that is written or learned
-    from. Others are not looked at."""
+def _adapt_to_base(request: Request, plan: Plan) -> Plan:
+    """Change a plan to the columns of the base, in its types.
+
+    A DataError if a column is missing that is written or learned from; other columns are not checked.
+    """
     final, schema = _choose_fitted_subject(request, plan.schema)
     bound = Bound(final, schema)
     places = [place for step in bound.filters for place in step.inputs.values()]
@@ -88,7 +90,7 @@ def _as_base(request: Request, plan: Plan) -> Plan:
     needed = [name for name in needed if name != weight]
     for name in needed:
         if name not in plan.schema:
-            raise _missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
+            raise _find_missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
     own_types = request.fit.own_types if request.fit else ()
     plan = in_fitted_types(plan, bound, needed, own_types, _collect_exact_columns(request), training=True)
     names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
@@ -124,7 +126,7 @@ def in_fitted_types(
     *,
     training: bool,
 ) -> Plan:
-    """The plan that reads the needed columns in the types of the fit, to whose columns the graph is bound.
+    """Change a plan to read the needed columns in the types of the fit, to whose columns the graph is bound.
 
     Columns of another kind are refused, in text only those whose types the source itself says: the values of text are
     read as whatever type is asked for, and a value that would become another one is an error. Names of folders and
@@ -171,7 +173,7 @@ def _find_types_under_fit(
 
 
 def _explain_kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[str, str]:
-    """A sentence for each column of text that is a number here and text in the fit, or the other way round."""
+    """Explain for each column that it is text on one side and a number on the other."""
     sentences = {}
     for name, now in types.now.items():
         was = types.fit[name]
@@ -182,7 +184,7 @@ def _explain_kinds_of_fit(types: TypesUnderFit, texts: Collection[str]) -> dict[
 
 
 def _explain_types(types: TypesUnderFit, names: Collection[str], own_types: Collection[str]) -> dict[str, str]:
-    """A sentence for each of the columns `names` that the files, or the source itself, have in another type."""
+    """Explain for each of the columns `names` that the files, or the source itself, have it in another type."""
     notes = {}
     read = types.read
     for name, now in types.now.items():
@@ -208,7 +210,7 @@ def _advise_on_values(
     exact: Collection[str],
     training: bool,
 ) -> dict[str, str]:
-    """By column, what to do about a value that the type in which it is read cannot hold."""
+    """Advise, by column, what to do about a value that the type in which it is read cannot hold."""
     read = types.read
     # Of texts a sample was looked at, and what a type of the user hides was not.
     may_differ = {*read} if plan.format in TEXTS else {*types.wider, *own_types}
@@ -226,7 +228,8 @@ def _advise_on_values(
 
 
 def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
-    """The type that holds numbers of both, where those of the fit are integers and the type now is wider; else None.
+    """Return the type that holds numbers of both, if those of the fit are integers and the type now is wider; else
+    None.
 
     >>> wider_number(pa.int64(), pa.float32()), wider_number(pa.int32(), pa.int8()), wider_number(pa.int8(), pa.int64())
     (DataType(double), None, DataType(int64))
@@ -242,7 +245,7 @@ def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
 
 
 def as_read(fitted: Schema, source: Schema) -> Schema:
-    """The columns of a fit, in the wider types in which a plan (`in_fitted_types`) reads some of them."""
+    """Return the columns of a fit, in the wider types in which a plan (`in_fitted_types`) reads some of them."""
     wide = {c.name: source[c.name].dtype for c in fitted.columns if c.name in source}
     return Schema(
         replace(c, dtype=wide[c.name]) if c.name in wide and wider_number(c.dtype, wide[c.name]) is not None else c
@@ -251,29 +254,32 @@ def as_read(fitted: Schema, source: Schema) -> Schema:
 
 
 def _collect_exact_columns(request: Request) -> set[str]:
-    """The columns that keep the type of the fit, since rows are chosen or ordered by them."""
+    """Collect the columns that keep the type of the fit, because rows are chosen or ordered by them."""
     return {*exact_columns(request.source), *request.output.keys, *request.output.sort_by}
 
 
 def differences_of(request: Request, plan: Plan) -> list[str]:
-    """In what the source is read otherwise than that of the workflow that is applied."""
+    """List how the reading of the source differs from that of the applied workflow."""
     return differences(request.source, request.fit.reading, plan.reading.get("format", "")) if request.fit else []
 
 
 def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
-    """The graph and the schema that it is bound to; for a fitted workflow those of the fit, without what is left out,
-    and in the types in which a plan reads its columns."""
+    """Return the graph, and the schema that it is bound to.
+
+    For a fitted workflow these are those of the fit, without what is left out, and in the types in which a plan reads
+    its columns.
+    """
     final, schema = _choose_fitted_subject(request, source)
     return final, as_read(schema, source) if request.origin else schema
 
 
 def bound_of(request: Request, source: Schema) -> Bound:
-    """The graph bound to the columns of a plan."""
+    """Bind the graph to the columns of a plan."""
     return Bound(*subject(request, source))
 
 
 def _choose_fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
-    """The graph and the schema that it is bound to, in the types of the fit."""
+    """Choose the graph, and the schema that it is bound to, in the types of the fit."""
     if request.base:
         return without(request.final, base_schema(request, source), source, ())
     if not request.fitted:
@@ -282,7 +288,7 @@ def _choose_fitted_subject(request: Request, source: Schema) -> tuple[Node, Sche
 
 
 def base_schema(request: Request, source: Schema) -> Schema:
-    """The columns of the base and, where the features of the job differ from its, those that the source has besides."""
+    """Return the columns of the base and, if the features of the job differ, the further columns of the source."""
     fitted = request.fitted_schema
     if not request.changes_features:
         return fitted
@@ -291,7 +297,7 @@ def base_schema(request: Request, source: Schema) -> Schema:
 
 
 def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:
-    """The graph without some of its outputs, and the schema of the fit that it is bound to."""
+    """Remove outputs from a graph; return it, and the schema of the fit that it is bound to."""
     schema = Schema([*fitted.columns, source[ROW]]) if ROW in source and ROW not in fitted else fitted
     if not left_out:
         return final, schema
@@ -300,7 +306,8 @@ def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[st
 
 
 def missing_labels(request: Request, source: Schema) -> list[str]:
-    """Labels that cannot be made since the source lacks their columns; any other output that cannot is a DataError."""
+    """List the labels that cannot be made since the source lacks their columns; a DataError for any other such
+    output."""
     if request.base:
         return []
     return labels_without(request.final, request.fitted_schema if request.fitted else source, source, request.labels)
@@ -309,7 +316,7 @@ def missing_labels(request: Request, source: Schema) -> list[str]:
 def labels_without(
     final: Node, fitted: Schema, source: Schema, labels: Collection[str], where: str = "source.path", do: str = ""
 ) -> list[str]:
-    """The labels that cannot be made of the columns of `source`; any other output that cannot is a DataError."""
+    """List the labels that cannot be made of the columns of `source`; a DataError for any other such output."""
     if {*fitted} <= {*source} and not any(pa.types.is_struct(leaf_type(c.dtype)) for c in fitted.columns):
         return []
     bound = Bound(final, fitted)
@@ -320,11 +327,11 @@ def labels_without(
             left_out.append(name)
         elif lacking:
             why = f"the column {name!r} of the output is made of it"
-            raise _missing(lacking[0], source, why, where, do.format(lacking[0]))
+            raise _find_missing(lacking[0], source, why, where, do.format(lacking[0]))
     for step in bound.filters:
         for name in bound.source_columns(step.inputs.values(), training=False):
             if name not in source:
-                raise _missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
+                raise _find_missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
     if len(left_out) == len(bound.targets):
         raise DataError(
             "the source has no column that the workflow needs",
@@ -335,26 +342,26 @@ def labels_without(
     return left_out
 
 
-def _missing(name: str, source: Schema, why: str, where: str, do: str = "") -> DataError:
+def _find_missing(name: str, source: Schema, why: str, where: str, do: str = "") -> DataError:
     what = f"{'the source' if where == 'source.path' else where} has no column {name!r}"
     why = f"the workflow was fitted with it: {why}"
     return DataError(what, where=where, why=why, do=near(name, source) + (f"; {do}" if do else ""))
 
 
 def targets_of(final: Node, fitted: Schema, *more: Tags) -> list[str]:
-    """The outputs that are tagged as target, or with one of `more` tags."""
+    """List the outputs that are tagged as target, or with one of `more` tags."""
     tags = {tag.value for tag in (Tags.TARGET, *more)}
     return [c.name for c in Bound(final, fitted).output.columns if tags & c.tags]
 
 
 def list_needed_columns(bound: Bound) -> list[str]:
-    """The source columns that applying needs: for the output, and for filters."""
+    """List the source columns that applying needs: for the output, and for filters."""
     filters = [place for f in bound.filters for place in f.inputs.values()]
     return bound.source_columns([*bound.targets, *filters], training=False)
 
 
 def adopt(request: Request) -> None:
-    """A copy of the fitted state in the staging folder: the folder that it comes from may be replaced meanwhile."""
+    """Copy the fitted state into the staging folder: the folder that it comes from may be replaced meanwhile."""
     folder = request.staging.folder / "state"
     fitted = request.fitted
     assert fitted
@@ -370,6 +377,6 @@ def adopt(request: Request) -> None:
 
 
 def null_types(request: Request) -> JsonObject:
-    """The types that columns of nothing but nulls take, which have none of their own."""
+    """Return the types for columns that have only nulls, and so no type of their own."""
     columns: Sequence[Column] = request.fitted_schema.columns if request.origin else ()
     return {c.name: c.dtype for c in columns}

@@ -101,7 +101,7 @@ class BaseChoice:
     on_discarded: str = ""
 
     def all_discarded(self, root: Path) -> str:
-        """The sentence on a base whose versions are all discarded; "" where one is good, and where there is none."""
+        """Describe a base whose versions are all discarded; "" if one is good, or if there is none."""
         if self.version is not None or not self.discarded:
             return ""
         names = ", ".join(self.discarded)
@@ -109,13 +109,13 @@ class BaseChoice:
 
 
 def why_no_base(root: Path) -> str:
-    """Why no version at a path, which is not damaged, can be a base."""
+    """Explain why no version at a path, which is not damaged, can be a base."""
     is_there = root.is_dir() and any(root.iterdir())
     return "every version is discarded" if is_there else "the folder does not exist, or is empty"
 
 
 def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
-    """The newest good version at a path: of a folder of versions, or of an output or fitted workflow without.
+    """Find the newest good version at a path: a folder of versions, or an output or fitted workflow without versions.
 
     `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
@@ -142,11 +142,11 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
             continue
         try:
             good = _check_version(version, thorough)
-            return BaseChoice(good, damaged, tuple(discarded), _on_discarded(version, root))
+            return BaseChoice(good, damaged, tuple(discarded), _describe_discarded_base(version, root))
         except HostError:
             raise
         except OSError as error:
-            raise _unknown(version.path, error.strerror or str(error)) from error
+            raise _make_unknown_error(version.path, error.strerror or str(error)) from error
         except DataError as error:
             if thorough:
                 check_readable(version.path)
@@ -161,7 +161,7 @@ def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     return BaseChoice(None, {}, tuple(discarded))
 
 
-def _unknown(version: Path, why: str) -> HostError:
+def _make_unknown_error(version: Path, why: str) -> HostError:
     return HostError(
         f"it is not known whether {version.name} is whole",
         where=str(version),
@@ -172,13 +172,13 @@ def _unknown(version: Path, why: str) -> HostError:
 
 
 def check_readable(version: Path) -> None:
-    """A HostError where a file of a version cannot be read: that it differs from its manifest is then not proven."""
+    """Raise a HostError if a file of a version cannot be read: this does not prove that the version is damaged."""
     try:
         for folder, _, files in os.walk(version, onerror=_raise):
             for file in files:
                 digest(Path(folder, file))
     except OSError as error:
-        raise _unknown(version, f"{error.filename or version}: {error.strerror or error}") from error
+        raise _make_unknown_error(version, f"{error.filename or version}: {error.strerror or error}") from error
 
 
 def _raise(error: OSError) -> None:
@@ -211,7 +211,7 @@ def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
 
 
 def _run_date_of(version: Path) -> str:
-    """The night of a version by its manifest, its workflow, or its last change where both are damaged."""
+    """Return the run date of a version: by its manifest or its workflow, or its last change if both are damaged."""
     output = PublishedOutput(version)
     dated = output.manifest.get("dated")
     if isinstance(dated, dict):
@@ -223,8 +223,8 @@ def _run_date_of(version: Path) -> str:
     )
 
 
-def _on_discarded(version: PublishedOutput, root: Path) -> str:
-    """A sentence on a version that was published while the one below it was taken back; "" for all others."""
+def _describe_discarded_base(version: PublishedOutput, root: Path) -> str:
+    """Describe a version that was published while the one below it was taken back; "" for all others."""
     name = version.base.version
     below = PublishedOutput(root / name)
     if version.path == root or not name or not below.is_discarded or not version.base.means(below.state):
@@ -236,8 +236,7 @@ def _on_discarded(version: PublishedOutput, root: Path) -> str:
 
 
 def other_ids_text(request: Request) -> str:
-    """The sentence on a run without a base that writes a version next to others, which have other ids; "" without
-    such."""
+    """Describe a run without a base that writes a version next to others, which have other ids; "" if it does not."""
     versions = PublishedOutput(request.staging.target).versions if request.output.on_existing == "version" else ()
     earlier = [version.name for version in versions if not version.is_discarded and version.has_ids]
     if not earlier:
@@ -250,7 +249,7 @@ def other_ids_text(request: Request) -> str:
 
 
 def check_not_discarded(request: Request) -> None:
-    """A JobError if the version that a run learns on top of or applies was discarded since the run began."""
+    """Raise a JobError if the version that a run learns on top of or applies was discarded since the run began."""
     known = request.origin
     if known is None or known.discarded:
         return
@@ -271,7 +270,7 @@ def check_not_discarded(request: Request) -> None:
 
 
 def find_descendants(version: Path) -> list[Path]:
-    """The versions of the same output that were learned on top of a version, or on top of such, the oldest first.
+    """Find the versions of the same output that were learned on top of a version, directly or not, the oldest first.
 
     Their manifests say so; those without one, of fitted workflows, in their changes.json, by the name alone. A version
     whose state cannot be read is identified by its name.
@@ -286,7 +285,7 @@ def find_descendants(version: Path) -> list[Path]:
 
 
 def find_damage(version: Path) -> str:
-    """What is damaged of a version, read whole; "" for a good one."""
+    """Read a version completely and describe its damage; "" for a good one."""
     try:
         _check_version(PublishedOutput(version), thorough=True)
     except DataError as error:
@@ -295,7 +294,7 @@ def find_damage(version: Path) -> str:
 
 
 def describe_batches(data: JsonObject) -> str:
-    """The nights that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
+    """Describe the batches that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
     nights = (data.get("history") or {}).get("nights", [])
     if not nights:
         return "nights that it does not name"
@@ -303,10 +302,10 @@ def describe_batches(data: JsonObject) -> str:
 
 
 def _check_version(output: PublishedOutput, thorough: bool) -> BaseVersion:
-    """A version with what its fitted workflow says; a DataError that says what is damaged."""
+    """Check a version and read its fitted workflow; a DataError says what is damaged."""
     version = output.path
     if not find_description(version):
-        raise _unknown(version, f"it has neither {MANIFEST} nor {FITTED}")
+        raise _make_unknown_error(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
         Manifest.load(folder)
         if thorough and (lines := damages(folder)):

@@ -16,13 +16,13 @@ from tasks.ops.installed import entries
 
 
 def fingerprint(*values: Any) -> str:
-    """sha256 of plain values."""
+    """Compute the sha256 of plain values."""
     return hashlib.sha256(stable_json(values).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def own_code() -> str:
-    """sha256 of the modules of `tasks`: an installation that is edited has no version of its own."""
+    """Compute the sha256 of the modules of `tasks`: an editable installation has no version of its own."""
     folder = Path(tasks.__file__).parent
     text = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -31,8 +31,11 @@ def own_code() -> str:
 
 
 def users_code(graph: object) -> list[str]:
-    """sha256 of the modules whose functions or classes the graph names by import path (`module:name`), and the versions
-    of the packages that offer operators of these modules: a new version may change other modules, too."""
+    """Compute the sha256 of the code that the graph names by import path (`module:name`).
+
+    It covers the modules of these functions and classes, and the versions of the packages that offer operators of these
+    modules: a new version may change other modules, too.
+    """
     names = sorted({text.partition(":")[0] for text in _find_function_names(graph)})
     digests = []
     for name in names:

@@ -24,7 +24,8 @@ SHOWN = 5
 
 
 def digest_file_samples(file: File, storage_options: Mapping[str, Any] | None = None) -> str:
-    """xxh3-128, hexadecimal, of a file's size and of its first, middle and last MiB; a smaller file counts whole.
+    """Compute the xxh3-128, hexadecimal, of a file's size and of its first, middle and last MiB; a smaller file counts
+    whole.
 
     From a storage it fetches these parts alone. A DataError if the file cannot be read, or has changed.
     """
@@ -44,8 +45,10 @@ def digest_file_samples(file: File, storage_options: Mapping[str, Any] | None = 
 
 
 def find_learned_files(files: Sequence[tuple[str, int, str]], known: pa.Table) -> list[tuple[str, str, int]]:
-    """(path, path under which it was learned, number of the night) of those among the files (path, size, digest) that
-    a table of learned files has: with the same content, or at the same path."""
+    """Find the files (path, size, digest) that were learned before: with the same content, or at the same path.
+
+    Returns (path, path under which it was learned, number of the batch) of each.
+    """
     by_content = dict[tuple[int, str], tuple[str, int]]()
     by_path = dict[str, int]()
     for row in known.to_pylist():
@@ -61,7 +64,8 @@ def find_learned_files(files: Sequence[tuple[str, int, str]], known: pa.Table) -
 
 
 def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, batches: Sequence[JsonObject]) -> bool:
-    """Whether files (path, size, digest) are, by their contents, all files of the last of the nights and no others."""
+    """Return whether files (path, size, digest) are, by their contents, all files of the last of the nights and no
+    others."""
     last = known.filter(pc.equal(known["night"], len(batches) - 1))  # of a history of years
     learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
     return bool(learned) and sorted(learned) == sorted((size, digest) for _, size, digest in files)
@@ -70,15 +74,17 @@ def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, batche
 def check_new(
     files: Sequence[tuple[str, int, str]], known: pa.Table, batches: Sequence[JsonObject], workflow: str = ""
 ) -> None:
-    """A DataError if some of the files (path, size, digest) were learned in an earlier night; it names both, and the
-    version of that night in the output that has the fitted workflow."""
+    """Raise a DataError if some of the files (path, size, digest) were learned in an earlier batch.
+
+    It names both, and the version of that batch in the output that has the fitted workflow.
+    """
     again = find_learned_files(files, known)
     if not again:
         return
     lines = [
         f"{path} was learned in the night of {batches[night]['day']}"
         + (f" as {before}" if before != path else "")
-        + _version_text(workflow, batches[: night + 1])
+        + _name_version(workflow, batches[: night + 1])
         for path, before, night in again[:SHOWN]
     ]
     if len(again) > SHOWN:
@@ -99,8 +105,8 @@ def check_new(
     )
 
 
-def _version_text(workflow: str, batches: Sequence[JsonObject]) -> str:
-    """The version of the last of the nights, as the end of a sentence; "" where it is not there."""
+def _name_version(workflow: str, batches: Sequence[JsonObject]) -> str:
+    """Name the version of the last of the batches, as the end of a sentence; "" if it is gone."""
     path = Path(workflow)
     versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []
     of_night = [one for one in versions if PublishedOutput(one).batches == [*batches]]
@@ -108,5 +114,5 @@ def _version_text(workflow: str, batches: Sequence[JsonObject]) -> str:
 
 
 def run_date_of(request: Request) -> str:
-    """The day of a run: its date, else that of the refit, else today (UTC)."""
+    """Return the day of a run: its run date, else that of the refit, else today (UTC)."""
     return str(request.dated.get("date") or (request.base and request.base.day) or datetime.now(UTC).date().isoformat())

@@ -19,7 +19,7 @@ from tasks.storage.own_files import MANIFEST, current
 
 
 def damages(folder: Path) -> list[str]:
-    """The differences between an output and its manifest, a line for each part; [] if the output is whole."""
+    """List the differences between an output and its manifest, a line for each part; [] if the output is undamaged."""
     manifest = Manifest.read(current(folder), folder)
     problems = []
     if manifest.is_changed:
@@ -32,7 +32,9 @@ def damages(folder: Path) -> list[str]:
             problems.append(f"{part['path']} is a link that leads out of the folder")
         elif path.stat().st_size != part["bytes"]:
             problems.append(f"{part['path']} has {path.stat().st_size:,} bytes, the manifest says {part['bytes']:,}")
-        elif problem := _differs(path, part["xxh3_128"]) or ("rows" in part and _other_rows(path, part, manifest)):
+        elif problem := _differs(path, part["xxh3_128"]) or (
+            "rows" in part and _describe_other_rows(path, part, manifest)
+        ):
             problems.append(f"{part['path']} {problem}")
     total = sum(part["rows"] for part in manifest.parts)
     if total != manifest.rows["out"]:
@@ -40,8 +42,8 @@ def damages(folder: Path) -> list[str]:
     return problems
 
 
-def _other_rows(path: Path, part: JsonObject, manifest: Manifest) -> str:
-    """How schema or rows of a part differ from the manifest, as a text; "" if not. Text files have no schema."""
+def _describe_other_rows(path: Path, part: JsonObject, manifest: Manifest) -> str:
+    """Describe how schema or rows of a part differ from the manifest; "" if they do not. Text files have no schema."""
     form = manifest.data["output"]["format"]
     try:
         rows, schema = STORED[form](path) if form in STORED else (None, None)

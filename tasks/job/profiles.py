@@ -29,7 +29,7 @@ STATISTICS = "profile-statistics.json"  # in the staging folder: what statistics
 
 
 def whole_name(split: str) -> str:
-    """The file of the staging folder with the whole profile of a split.
+    """Name the file of the staging folder with the profile of all columns of a split.
 
     >>> whole_name(""), whole_name("valid")
     ('profile.json', 'profile-valid.json')
@@ -38,8 +38,9 @@ def whole_name(split: str) -> str:
 
 
 def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, source: Mapping[str, str]) -> Profile:
-    """The profile of the rows that a pass has seen, with the steps that met something or in which casts failed, and the
-    types of all columns of the `source`.
+    """Make the profile of the rows that a pass has seen.
+
+    It has the steps that met something or in which casts failed, and the types of all columns of the `source`.
 
     Whole numbers of a fit that are floats in this plan have the type that they have here."""
     types = {name: bound.source[name].dtype for name in seen.columns}
@@ -81,7 +82,7 @@ def save(request: Request, name: str, profile: Profile, fingerprint: str) -> Non
 
 
 def load_profile(request: Request, name: str, fingerprint: str = "") -> Profile | None:
-    """The profile of the staging folder with this name (and this fingerprint, unless it is empty); None without it."""
+    """Load a profile of the staging folder by its name (and fingerprint, unless it is empty); None without it."""
     path = request.staging.folder / name
     try:
         status = path.stat()
@@ -93,7 +94,7 @@ def load_profile(request: Request, name: str, fingerprint: str = "") -> Profile 
 
 @functools.lru_cache(maxsize=4)  # stages of a process ask for a profile again and again
 def _parse_profile(path: Path, changed: int, size: int) -> tuple[Any, Profile | None]:
-    """(the fingerprint in a file as it was then, its profile); None for what is damaged."""
+    """Parse a file: (its fingerprint, its profile); None if it is damaged. `changed` and `size` are for the cache."""
     content = read_json(path)
     if not isinstance(content, dict):
         return None, None

@@ -78,7 +78,7 @@ class Publication:
         return self.splits[0].manifest
 
     def payload(self, folder: Path) -> JsonObject:
-        """The facts as plain values, for the output in a folder."""
+        """Convert the facts to plain values, for the output in a folder."""
         return {
             "output": str(output_root(folder)),
             "version": version_name(folder),
@@ -110,17 +110,17 @@ class Publication:
 
 
 def output_root(folder: Path) -> Path:
-    """The output that a published folder belongs to: the folder around a version, else the folder itself."""
+    """Return the output that a published folder belongs to: the folder around a version, else the folder itself."""
     return folder.parent if version_name(folder) else folder
 
 
 def version_name(folder: Path) -> str:
-    """The name of a version; "" for an output without versions."""
+    """Return the name of a version; "" for an output without versions."""
     return folder.name if VERSION.fullmatch(folder.name) else ""
 
 
 def id_of(*parts: str) -> uuid.UUID:
-    """The id of an event of these facts: the same facts make the same event, which the server counts once."""
+    """Compute the id of an event from its facts: equal facts make the same event, which the server counts once."""
     return uuid.uuid5(NAMESPACE, "\n".join(parts))
 
 
@@ -140,7 +140,7 @@ def write_publication(
         )
         for name, data in manifests.items()
     ]
-    base = _output_of(request.base.path) if request.base else None
+    base = _find_output(request.base.path) if request.base else None
     publication = Publication(
         id=str(id_of(*(split.manifest for split in splits))),
         flow=request.flow,
@@ -150,7 +150,7 @@ def write_publication(
         date=request.dated.get("date"),
         gate=first.get("gate"),
         base=base,
-        ids_added=_ids_added(new / WORKFLOW) if base else None,
+        ids_added=_count_added_ids(new / WORKFLOW) if base else None,
         upstream=list(dict.fromkeys(upstream)),
         train=train,
     )
@@ -158,7 +158,7 @@ def write_publication(
 
 
 def read_publication(folder: Path) -> Publication | None:
-    """The note of an output; None for one that has none. A DataError if the note is damaged."""
+    """Read the note of an output; None if it has none. A DataError if the note is damaged."""
     path = folder / PUBLISHED
     content = read_json(path)
     if content is None and not path.exists():
@@ -175,27 +175,29 @@ def mark_sent(folder: Path, publication: Publication, server: str) -> None:
     write_note(folder / PUBLISHED, dump_document(replace(publication, sent=now, server=server)))
 
 
-def _output_of(workflow: str) -> str:
-    """The output whose fitted workflow is in a folder; the folder itself where `rowmill fit` wrote it."""
+def _find_output(workflow: str) -> str:
+    """Return the output whose fitted workflow is in a folder; the folder itself if `rowmill fit` wrote it."""
     return str(Path(workflow).parent) if Path(workflow).name == WORKFLOW else workflow
 
 
-def _ids_added(workflow: Path) -> int:
+def _count_added_ids(workflow: Path) -> int:
     changes = read_json(workflow / CHANGES)
     steps = changes.get("steps", {}).values() if isinstance(changes, dict) else ()
     return sum(step["new_size"] - step["old_size"] for step in steps if step.get("mode") == "appended")
 
 
 def paths_of(request: Request) -> list[str]:
-    """The paths that a request reads: the source, the side tables, and the base or fitted workflow. They may hold
-    secrets."""
-    origin = [_output_of(request.origin.path)] if request.origin else []
+    """List the paths that a request reads: the source, the side tables, and the base or fitted workflow.
+
+    They may contain secrets.
+    """
+    origin = [_find_output(request.origin.path)] if request.origin else []
     sources = sources_of(request.source.path, request.source.valid)
     return list(map(str, (*sources, *side_paths(request.final), *origin)))
 
 
 def sources_of(*sections: str | list[str] | None) -> list[str]:
-    """The paths of sections of a source; too many files are named by their folders."""
+    """List the paths of sections of a source; if there are too many files, their folders."""
     paths = [path for one in sections if one for path in ([one] if isinstance(one, str) else one)]
     if len(paths) > MOST_UPSTREAM:
         paths = sorted({path.rpartition("/")[0] or path for path in paths})[:MOST_UPSTREAM]

@@ -24,8 +24,11 @@ from tasks.storage.own_files import MANIFEST, find_description, versions_of
 
 
 def find_published_work(request: Request, plans: PlanOf) -> Path | None:
-    """The output, or the version, that has the work of this request already; None without one, and for a request that
-    does not follow a run that was cut off: to ask for the same work once more is then a mistake, or a wish."""
+    """Find the output, or the version, that has the work of this request already; None if there is none.
+
+    It is also None for a request that does not follow an interrupted run: whoever asks for the same work again wants it
+    done again.
+    """
     if not request.resumes:
         return None
     target = request.staging.target
@@ -57,8 +60,8 @@ def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
 
 
 def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
-    """Whether the last batch that an output has learned is that of the plans; with `again` once more, since the files
-    are in an earlier batch, too."""
+    """Return whether the last batch that an output has learned is that of the plans; with `again` once more, since the
+    files are in an earlier batch, too."""
     folder = find_fitted_folder(output)
     history = read_fitted(folder).get("history") or {}
     nights = history.get("nights", ())
@@ -70,7 +73,7 @@ def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
 
 
 def _is_written_by(output: Path, request: Request, plans: PlanOf) -> bool:
-    """Whether all splits of an output were written by the job of the request, from the same source.
+    """Return whether all splits of an output were written by the job of the request, from the same source.
 
     The first plan is told by the contents of its files, as learned: with `source.keys` it is of scratch files, which
     are others each time.

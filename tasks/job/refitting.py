@@ -19,7 +19,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.matching import Matched, match_steps
 from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.refit_history import FILES, files_table, read_files, with_batch
-from tasks.graph.saved_workflow import ids_since, read_fitted
+from tasks.graph.saved_workflow import read_fitted, read_ids_since
 from tasks.graph.state import check_saved, list_state_files
 from tasks.job.apply_fitted import bound_of, list_lookalike_data, targets_of
 from tasks.job.base_version import BaseVersion
@@ -51,7 +51,8 @@ def refitting_request(
     engine: str,
     features: Features | None = None,
 ) -> Request:
-    """The request that learns from a source on top of a base, as of today; without `features` it has those of the base.
+    """Make the request that learns from a source on top of a base, as of today; without `features` it has those of the
+    base.
 
     A graph that differs from the base's is matched to it (`tasks.graph.matching`) once the columns of the source are
     known.
@@ -77,7 +78,7 @@ def refitting_request(
             fit,
             list_lookalike_data(base.data),
             (*base.data.get("ancestors", ()), base.data["state"]),
-            ids_since(base.data),
+            read_ids_since(base.data),
             version=base.name,
             rows=base.rows,
             since=base.day,
@@ -93,8 +94,10 @@ def refitting_request(
 
 
 def match_to_base(request: Request, source: Schema) -> Matched | None:
-    """How the steps of the job follow those of its base; None where the job has the features of its base. `source` are
-    the columns of the night. A JobError where ids would move."""
+    """Match the steps of the job to those of its base; None if the job has the features of its base.
+
+    `source` are the columns of the batch. A JobError if ids would move.
+    """
     if request.base is None or request.base.graph is None:
         return None
     base = Bound(graph_from_json(request.base.graph), request.fitted_schema)
@@ -102,8 +105,10 @@ def match_to_base(request: Request, source: Schema) -> Matched | None:
 
 
 def copy_base(request: Request) -> Path:
-    """A copy of the base in the staging folder, whole by its digests, as hard links where that is possible: the folder
-    that it comes from may be replaced meanwhile."""
+    """Copy the base into the staging folder, checked by its digests, as hard links if possible.
+
+    The folder that it comes from may be replaced meanwhile.
+    """
     folder = request.staging.folder / COPY
     base = request.base
     assert base
@@ -128,7 +133,7 @@ def _link_or_copy(path: Path, name: str, target: Path) -> None:
 
 
 def history_before(request: Request) -> tuple[JsonObject, pa.Table]:
-    """(the history of the base, the table of its files); both empty for a fit, and where everything is learned anew."""
+    """Read (the history of the base, the table of its files); both are empty for a fit, and if all is learned anew."""
     if not request.base or request.base.all:
         return {}, files_table([], 0)
     folder = request.staging.folder / COPY
@@ -140,7 +145,7 @@ def history_before(request: Request) -> tuple[JsonObject, pa.Table]:
 
 
 def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Table]:
-    """(the history after this run, the table of its files); `values` is what was learned, by step."""
+    """Make (the history after this run, the table of its files); `values` is what was learned, by step."""
     before, files = history_before(request)
     plans = PlanOf(request)
     learned = plans.learned_files
@@ -158,14 +163,16 @@ def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Ta
 
 
 def _read_learned_rows(request: Request) -> int:
-    """The rows from which the statistics of this run have learned."""
+    """Read the number of rows from which the statistics of this run have learned."""
     manifest = read_record(request.staging.folder / "state" / "manifest.json")
     return int(manifest.get("learned_rows", 0))
 
 
 def base_note(request: Request) -> JsonObject:
-    """What a manifest says of the base: {"base": {version, path, state, rows}}, "none" for the first run of a job that
-    names one; {} for a job without."""
+    """Make the entry of a manifest on the base: {"base": {version, path, state, rows}}.
+
+    It is "none" for the first run of a job that names a base; {} for a job without one.
+    """
     base = request.base
     if base:
         return {"base": {name: getattr(base, name) for name in ("version", "path", "state", "rows")}}

@@ -229,13 +229,14 @@ class Request(PickledFields):
         return [self.graph, self.fitted.state, self.fitted.schema, asdict(self.fitted.fit)] if self.fitted else []
 
     def state_fingerprint(self, plan: str) -> str:
-        """The fingerprint of the state that is learned from a plan, whatever the output and the sizes of partitions."""
+        """Compute the fingerprint of the state that is learned from a plan, whatever the output and the sizes of
+        partitions."""
         rows = self.source.model_dump(exclude={"partition_size", "part_mem_fraction", "sample", *BOUNDS})
         engine = self.stage_engines or self.engine
         return fingerprint(self.code, engine, rows, self.graph, self.side_files, plan, *self._fitted)
 
     def parts_fingerprint(self, *more: Any) -> str:
-        """The fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
+        """Compute the fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
         files = self.output.model_dump(exclude={"path", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
@@ -250,7 +251,7 @@ def _stat_file(path: Path) -> tuple[int, ...]:
 
 
 def output_slug(target: str | Path) -> str:
-    """The last two parts of an output's path as Prefect takes them in a key: lower case, digits and dashes.
+    """Convert the last two parts of an output's path to what Prefect takes in a key: lower case, digits and dashes.
 
     >>> output_slug("/data/out/Shop_2"), output_slug("/data/out/größe")
     ('out-shop-2', 'out-gr-e-c85135')
@@ -285,7 +286,7 @@ class PlanOf:
             return False
 
     def sources(self, split: str) -> tuple[tuple[File, ...], JsonObject]:
-        """(the files of the source that a split was planned from, the options of their storage)."""
+        """Return (the files of the source that a split was planned from, the options of their storage)."""
         plan = self.plan(split)
         origins = self.data.get("origins", {}).get(self.source.plan_name(split))
         files = plan.files if origins is None else tuple(File(*item) for item in origins)
@@ -312,7 +313,8 @@ class PlanOf:
         }
 
     def columns(self, split: str) -> dict[str, str]:
-        """The types of all columns of the source of a split, by their names, whether the run reads them or not."""
+        """Return the types of all columns of the source of a split, by their names, whether the run reads them or
+        not."""
         known: dict[str, str] = self.data.get("columns", {}).get(self.source.plan_name(split), {})
         return known
 
@@ -336,12 +338,13 @@ class PlanOf:
         return plan.with_storage_options(read_options(self.source)["storage_options"])
 
     def read_repeated_rows(self, split: str) -> RowSet | None:
-        """The rows that `source.unique` leaves out of the plan of a split; None where no row is left out by number."""
+        """Read the rows that `source.unique` leaves out of the plan of a split; None if no row is left out by
+        number."""
         saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return RowSet(saved["path"], saved["digest"]) if saved and saved["path"] else None
 
     def count_repeated_rows(self, split: str) -> int | None:
-        """How many rows of a split `source.unique` leaves out; None without it."""
+        """Count the rows of a split that `source.unique` leaves out; None without it."""
         saved = self.data.get("repeated", {}).get(self.source.plan_name(split))
         return int(saved["rows"]) if saved else None
 
@@ -368,18 +371,19 @@ class PlanOf:
         return [(str(path), int(size), str(digest)) for path, size, digest in self.data.get("learned_files", ())]
 
     def bad_lines(self, split: str) -> list[JsonObject]:
-        """The files of a split with lines that cannot be read, which are left out; splits of one source share them."""
+        """Return the files of a split with lines that cannot be read, which are left out; splits of one source share
+        them."""
         return list(self.data.get("bad_lines", {}).get(self.source.plan_name(split), ()))
 
     def files(self, split: str) -> int:
-        """The number of files of a split that ingest has decided: it must not change when a worker is lost."""
+        """Return the number of files of a split, as ingest has decided it: it must not change when a worker is lost."""
         return int(self.data["files"][split])
 
 
 def make_request(
     source: Source, final: Node, output: Output, run: Run, engine: str, labels: Sequence[str] = ()
 ) -> Request:
-    """The request of a job's sections for one engine."""
+    """Make the request of the sections of a job for one engine."""
     return new_request(source, graph_to_json(final), output, run, engine, labels)
 
 
@@ -392,7 +396,7 @@ def new_request(
     labels: Sequence[str],
     **more: Any,
 ) -> Request:
-    """The request of a graph as it is saved; `more` are flow, fitted and base."""
+    """Make the request of a graph as it is saved; `more` are flow, fitted and base."""
     sections = {
         "source": source.model_dump(by_alias=True, mode="json"),
         "output": output.model_dump(mode="json"),

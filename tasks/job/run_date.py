@@ -60,7 +60,7 @@ class RunDate:
 
 
 def zone_of(timezone: str) -> ZoneInfo:
-    """The time zone of an IANA name; a JobError names near ones."""
+    """Return the time zone of an IANA name; a JobError names similar ones."""
     try:
         return ZoneInfo(timezone)
     except (KeyError, ValueError, OSError):
@@ -72,7 +72,7 @@ def zone_of(timezone: str) -> ZoneInfo:
 
 
 def run_date_at(instant: datetime, timezone: str, origin: Origin) -> RunDate:
-    """The date of a run whose scheduled time, or start, is an instant with an offset.
+    """Return the date of a run whose scheduled time, or start, is an instant with an offset.
 
     >>> run_date_at(datetime(2026, 11, 21, 23, 30, tzinfo=UTC), "Europe/Berlin", "scheduled").day
     datetime.date(2026, 11, 22)
@@ -81,7 +81,7 @@ def run_date_at(instant: datetime, timezone: str, origin: Origin) -> RunDate:
 
 
 def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> RunDate:
-    """The date that `run.date` names: a day, or a day with a time, in the time zone unless an offset is given.
+    """Parse `run.date`: a day, or a day with a time, in the time zone unless an offset is given.
 
     A JobError for another text, and for a time that the change to daylight saving time leaves out. Of an hour that
     comes twice the first one counts; an offset names the other.
@@ -113,7 +113,7 @@ def parse_run_date(text: str, timezone: str, origin: Origin = "run.date") -> Run
 
 
 def is_pattern(text: object) -> bool:
-    """Whether a text holds a date or an hour; literal braces are none.
+    """Return whether a text holds a date or an hour; literal braces are none.
 
     >>> is_pattern("logs/{date-1}"), is_pattern("logs/{{date}}"), is_pattern("logs")
     (True, False, False)
@@ -122,7 +122,7 @@ def is_pattern(text: object) -> bool:
 
 
 def as_glob(path: str) -> str:
-    """A path as a pattern of glob, in which any text may stand in the place of a date.
+    """Convert a path to a glob pattern in which any text may take the place of a date.
 
     >>> as_glob("out/{date}/{{a}}[1]"), as_glob("out/{date:%Y/%m}")
     ('out/*/{a}[[]1]', 'out/*/*')
@@ -138,12 +138,12 @@ def as_glob(path: str) -> str:
 
 
 def names_hour(text: str) -> bool:
-    """Whether a text holds an hour."""
+    """Return whether a text holds an hour."""
     return any((match["inside"] or "").strip().startswith("hour") for match in BRACES.finditer(text))
 
 
 def find_fixed_folder(path: str) -> str:
-    """The folder of a path in front of its first pattern or wildcard: it is there whatever the date.
+    """Find the folder of a path before its first pattern or wildcard: the same for all dates.
 
     >>> find_fixed_folder("logs/shop/{date}/*.parquet"), find_fixed_folder("/logs/day-{date}")
     ('logs/shop', '/logs')
@@ -154,7 +154,7 @@ def find_fixed_folder(path: str) -> str:
 
 
 def resolve_patterns(text: str, run_date: RunDate, where: str = "") -> str:
-    """The text with its patterns replaced by the date; `{{` and `}}` are braces.
+    """Replace the patterns in a text by the date; `{{` and `}}` are braces.
 
     `{date}` is the day, `{date-1}` the day before (calendar days, however many hours they have), `{hour}` the hour,
     `{hour-1}` the one before (hours that passed: over a change of the clocks none is left out and none comes twice,
@@ -175,7 +175,7 @@ def resolve_patterns(text: str, run_date: RunDate, where: str = "") -> str:
 
 
 def _resolve_pattern(inside: str, text: str, run_date: RunDate, where: str) -> str:
-    """What one pair of braces becomes."""
+    """Resolve one pair of braces."""
     match = PATTERN.fullmatch(inside)
     if match is None or match["name"] not in NAMES:
         name = match["name"] if match else inside
@@ -209,7 +209,7 @@ def _portable(format: str) -> str:
 
 
 def _check_format(format: str, name: str, inside: str, where: str) -> None:
-    """A JobError for a directive that is unknown, differs from host to host, or that a day alone does not have."""
+    """Raise a JobError for a directive that is unknown, differs from host to host, or needs a time that a day lacks."""
     for match in DIRECTIVE.finditer(format):
         letter = match["letter"]
         known = DAY_DIRECTIVES | TIME_DIRECTIVES
@@ -234,7 +234,7 @@ class Dated:
     became: Mapping[str, tuple[str, str]]
 
     def to_json(self) -> JsonObject:
-        """As plain values, as manifests and notes have it."""
+        """Convert to plain values, as manifests and notes have it."""
         return {
             "date": self.run_date.day.isoformat(),
             "run_date": self.run_date.text,

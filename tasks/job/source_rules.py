@@ -28,20 +28,23 @@ from tasks.job.request import PlanOf
 
 
 def downsampling_of(source: Source) -> Downsampling | None:
-    """The down-sampling of a source; None without one."""
+    """Make the down-sampling of a source; None without one."""
     section = source.downsample
     return Downsampling(section.where, section.fraction, section.weight, section.seed) if section else None
 
 
 def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
-    """What is left out of the rows of a split beyond `source.filter`."""
+    """Make the rules for rows of a split beyond `source.filter`."""
     splitting = splitting_of(source, split, plans.division)
     return RowRules(plans.read_repeated_rows(split), splitting, downsampling_of(source), strict=source.strict)
 
 
 def describe_rules(source: Source, repeated: int | None, division: Division | None) -> dict[str, JsonObject]:
-    """`source.unique`, `split` and `downsample` as a manifest has them, without what a pass counts: `repeated` rows are
-    left out by unique (None: not looked for); `division` is what a look at all rows says of the splits."""
+    """Describe `source.unique`, `split` and `downsample` for a manifest, without what a pass counts.
+
+    `repeated` rows are left out by unique (None: not looked for); `division` is what a look at all rows has found of
+    the splits.
+    """
     unique = None if repeated is None else source.unique
     sections = {"unique": unique, "split": source.split, "downsample": source.downsample}
     rules = {name: section.model_dump(mode="json") for name, section in sections.items() if section}
@@ -53,8 +56,10 @@ def describe_rules(source: Source, repeated: int | None, division: Division | No
 
 
 def add_rule_counts(rules: Mapping[str, JsonObject], left_out: Mapping[str, int]) -> dict[str, JsonObject]:
-    """The rules that hold in a pass, with the rows that each left out; what a pass does not count did not hold in it,
-    such as down-sampling in a pass over valid."""
+    """Select the rules that hold in a pass, and add the rows that each left out.
+
+    A rule that the pass does not count did not hold in it, such as down-sampling in a pass over valid.
+    """
     counts = {"split": left_out.get("other_splits"), "downsample": left_out.get("downsampled")}
     known = {name: rule if name == "unique" else {**rule, "rows": counts[name]} for name, rule in rules.items()}
     known = {name: rule for name, rule in known.items() if name == "unique" or rule["rows"] is not None}
@@ -64,8 +69,9 @@ def add_rule_counts(rules: Mapping[str, JsonObject], left_out: Mapping[str, int]
 
 
 def splitting_of(source: Source, split: str, division: Division | None = None) -> Splitting | None:
-    """Which rows belong to a split of the source; None where the source is not divided. `division` is what a pass over
-    all rows says, where the rule needs one.
+    """Make the rule for which rows belong to a split of the source; None if the source is not divided.
+
+    `division` is what a pass over all rows has found, if the rule needs one.
 
     >>> rule = {"by": "time", "column": "t", "valid": 5, "test": 9}
     >>> splitting_of(Source(path="x", split=rule), "valid").conditions
@@ -99,7 +105,8 @@ def splitting_of(source: Source, split: str, division: Division | None = None) -
 
 
 def check_splitting(schema: Schema, source: Source) -> None:
-    """A JobError for a column that does not exist, and for values that the column's type cannot be compared with."""
+    """Raise a JobError for a column that does not exist, and for values that the column's type cannot be compared
+    with."""
     rule = source.split
     if rule is None:
         return
@@ -126,12 +133,12 @@ def check_splitting(schema: Schema, source: Source) -> None:
         except RowmillError as error:
             is_value = moments or (rule.by == "column" and schema[str(rule.column)].kind in ("number", "string"))
             alike = is_value and ("cast(" in error.do or "another column" in error.do)
-            do = _value_hint(schema[str(rule.column)]) if alike else error.do
+            do = _explain_values(schema[str(rule.column)]) if alike else error.do
             raise type(error)(error.what, where=f"source.split.{name}: {error.where}", why=error.why, do=do) from None
 
 
-def _value_hint(column: Column) -> str:
-    """How to give moments or values of a column, for those of another type: they are values, not expressions."""
+def _explain_values(column: Column) -> str:
+    """Explain how to give moments or values of a column of another type: as values, not expressions."""
     if pa.types.is_decimal(column.dtype):
         return f"read the column as a number: {schema_advice(column.name, pa.float64())}"
     how = {"number": "a number, as the column has", "time": "a time: '2026-11-01'", "string": "a text in quotes"}
@@ -139,7 +146,7 @@ def _value_hint(column: Column) -> str:
 
 
 def check_shares(schema: Schema, rule: SplitRule) -> None:
-    """A JobError for a column by whose values no shares of the rows can be cut off."""
+    """Raise a JobError for a column by whose values no shares of the rows can be cut off."""
     if not rule.by_shares:
         return
     assert rule.column is not None
@@ -151,7 +158,7 @@ def check_shares(schema: Schema, rule: SplitRule) -> None:
 
 
 def split_columns(source: Source) -> tuple[str, ...]:
-    """The columns by which `source.split` goes."""
+    """List the columns on which `source.split` depends."""
     rule = source.split
     return tuple(dict.fromkeys([*([rule.column] if rule.column else []), *rule.together])) if rule else ()
 
@@ -168,8 +175,7 @@ class Look:
 
 
 def looks(source: Source, schema: Schema | None = None) -> list[Look]:
-    """The looks at all rows that ingest takes for `source.unique` and `source.split`, as far as the columns of the
-    source are known."""
+    """List the looks at all rows that ingest takes for `source.unique` and `source.split`, if the columns are known."""
     several = list[Look]()
     unique = source.unique
     rule = source.split
@@ -186,8 +192,10 @@ def looks(source: Source, schema: Schema | None = None) -> list[Look]:
 
 
 def condition_columns(source: Source, passes: bool = True) -> tuple[str, ...]:
-    """The columns that `source.filter`, `split` and `downsample` read; without `passes` those that every pass reads,
-    once ingest knows which row is where."""
+    """List the columns that `source.filter`, `split` and `downsample` read.
+
+    Without `passes`, those that every pass reads, once ingest knows the split of each row.
+    """
     conditions = [source.filter, source.downsample.where if source.downsample else None]
     names = [name for text in conditions if text for name in parse(text).columns]
     rule = source.split
@@ -196,7 +204,7 @@ def condition_columns(source: Source, passes: bool = True) -> tuple[str, ...]:
 
 
 def exact_columns(source: Source) -> set[str]:
-    """The columns whose values decide about rows, and not by calculation alone: they keep the type of the fit."""
+    """List the columns whose values decide about rows other than by calculation: they keep the type of the fit."""
     conditions = [source.filter, source.downsample.where if source.downsample else None]
     parsed = [parse(text) for text in conditions if text]
     unique = [*source.unique.keys, *([source.unique.by] if source.unique.by else [])] if source.unique else []
@@ -205,7 +213,7 @@ def exact_columns(source: Source) -> set[str]:
 
 
 def with_weight(schema: Schema, source: Source) -> Schema:
-    """The columns of a source and the weight that its down-sampling adds; a JobError if the name is taken."""
+    """Add the weight of down-sampling to the columns of a source; a JobError if the name is taken."""
     name = source.downsample.weight if source.downsample else None
     if name is None:
         return schema

@@ -10,8 +10,10 @@ from tasks.job.source_rules import row_rules
 
 
 def work_of(request: Request, plans: PlanOf, split: str, source: Schema | None = None) -> Work:
-    """The work of a pass over the rows of a split, without what is learned; `source` are the columns, if not those of
-    the split's plan."""
+    """Make the work of a pass over the rows of a split, without what is learned.
+
+    `source` are the columns, if not those of the split's plan.
+    """
     plan = plans.plan(split)
     section = request.source
     final, schema = subject(request, source or plan.schema)

@@ -29,8 +29,10 @@ def check_text_order(
     bound: Bound | None = None,
     output_sort: Sequence[str] = (),
 ) -> None:
-    """A JobError for a column of texts that are times and do not sort as such, where a rule orders rows by it, and for
-    any texts where `source.split` goes by time; with the expression that makes times of them, tried on a value.
+    """Raise a JobError for texts that are times but do not sort as such, in a column by which a rule orders rows.
+
+    If `source.split` goes by time, any texts are refused. The error has the expression that makes times of them, tried
+    on a value.
 
     Other texts are sort keys like any other, and so are times that sort by their bytes (ISO 8601 in one form).
     """
@@ -51,7 +53,7 @@ def check_text_order(
 def _list_order_columns(
     section: Source, bound: Bound | None, output_sort: Sequence[str]
 ) -> Iterator[tuple[str, str, bool]]:
-    """(column, the rule that orders rows by it, whether it has to be a time)."""
+    """List (column, the rule that orders rows by it, whether it has to be a time)."""
     rule = section.split
     if rule and rule.by in ("time", "last"):
         yield rule.column or "", "source.split", rule.by == "time"

@@ -182,14 +182,14 @@ def _do_stage(
     result = execute(stage, current.request, split)
     current.results.append(result)
     if stage == "ingest":
-        current.read_outputs += open_outputs(_local_files(current.request))
-    _say(current, result)
+        current.read_outputs += open_outputs(_list_local_files(current.request))
+    _log_result(current, result)
     for plugin in plugins:
         plugin.after(current, result)
     return result
 
 
-def _say(current: CurrentRun, result: StageResult) -> None:
+def _log_result(current: CurrentRun, result: StageResult) -> None:
     """Log what people should know of the result of a stage."""
     request = current.request
     makes_columns = result.stage == ("statistics" if request.flow == "fit" else "transform")
@@ -199,7 +199,7 @@ def _say(current: CurrentRun, result: StageResult) -> None:
         current.log.log(level, "%s", text)
 
 
-def _local_files(request: Request) -> Iterator[str]:
+def _list_local_files(request: Request) -> Iterator[str]:
     """Yield the paths of the local files that the run reads."""
     plans = PlanOf(request)
     taught = [LEARN_FROM] if request.base and request.base.learn_from else []

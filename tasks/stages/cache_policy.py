@@ -21,8 +21,10 @@ from tasks.storage.files import is_remote
 
 @contextmanager
 def cache_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) -> Iterator[CacheKey | None]:
-    """The key under which the passes of statistics cache columns while the block runs. The columns stay for transform,
-    if the flow has one of the same engine and the block raises nothing."""
+    """Provide the key under which the passes of statistics cache columns while the block runs.
+
+    The columns stay for transform if the flow has one of the same engine and the block raises nothing.
+    """
     key = cache_key(request, plan, work, pool)
     stays = False
     try:
@@ -34,8 +36,9 @@ def cache_for_transform(request: Request, plan: Plan, work: Work, pool: Pool) ->
 
 
 def cache_key(request: Request, plan: Plan, work: Work, pool: Pool) -> CacheKey | None:
-    """The key of what the passes of statistics cache: the columns that a later pass or transform reads again, as far as
-    pieces leave memory for them; None where there are none.
+    """Make the key of what the passes of statistics cache; None if that is nothing.
+
+    That is the columns that a later pass or transform reads again, as far as pieces leave memory for them.
 
     On a GPU the columns stay there. Columns of local Parquet, ORC and Arrow files are not cached in host memory: a
     cached byte costs clearing its memory first, 2 to 4 ns, as long as decoding it takes.
@@ -56,22 +59,22 @@ def cache_key(request: Request, plan: Plan, work: Work, pool: Pool) -> CacheKey 
 
 
 def taking_key(request: Request, plan: Plan) -> CacheKey | None:
-    """The key under which transform takes cached columns; None where statistics never caches any."""
+    """Make the key under which transform takes cached columns; None if statistics never caches any."""
     return CacheKey(name_of(request, plan)) if is_costly(plan) or request.engine == "cudf" else None
 
 
 def is_costly(plan: Plan) -> bool:
-    """Whether a plan's rows cost more to read again than to hold in host memory."""
+    """Return whether a plan's rows cost more to read again than to hold in host memory."""
     return not is_parsed(plan) and (FORMATS[plan.format].ranged or any(is_remote(file.path) for file in plan.files))
 
 
 def name_of(request: Request, plan: Plan) -> str:
-    """The fingerprint under which the columns of a plan are cached."""
+    """Compute the fingerprint under which the columns of a plan are cached."""
     return request.state_fingerprint(plan.fingerprint)
 
 
 def read_again(request: Request, plan: Plan, work: Work) -> tuple[str, ...]:
-    """The source columns that are read by transform, or by another pass of statistics than the first one."""
+    """List the source columns that are read by transform, or by another pass of statistics than the first one."""
     bound = work.bound
     work = replace(work, training=True)
     if not bound.learned:

@@ -51,15 +51,15 @@ from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
 NO_GATE: Mapping[str, Any] = MappingProxyType({})
-BREATH = 0.2  # seconds in which the flow sends the tasks of a stage to the workers, undisturbed by `Closing`
+PREPARE_DELAY = 0.2  # seconds before `Closing` begins: the flow first sends the tasks of a stage to the workers
 
 
 class LearnedState(NamedTuple):
-    """What the run has learned, or read of a fitted workflow, as the commit needs it."""
+    """What the run has learned, or read from a fitted workflow, as the commit needs it."""
 
-    state: State  # of large vocabularies their heads
+    state: State  # with only the heads of large vocabularies
     bound: Bound
-    folder: Path  # with the fitted workflow; the commit moves it into the output
+    folder: Path  # of the saved fitted workflow; the commit moves it into the output
 
 
 class RunReport(Protocol):
@@ -84,11 +84,12 @@ class RunReport(Protocol):
 
 
 class Closing:
-    """Prepares a commit in a thread of this process while the workers write the files: `with Closing(..) as closing`.
+    """The preparation of a commit by a thread of this process while the workers write: `with Closing(..) as closing`.
 
     The thread reads what was learned, saves the fitted workflow and lets the report take its sample of the source. It
-    begins after `BREATH` seconds, or, where the workers may need the memory that this takes, when `learned` is called.
-    When the block ends, the fitted workflow is complete or abandoned: nothing writes to it any more.
+    begins after `PREPARE_DELAY` seconds. If the workers may need the memory that this takes, it begins only when
+    `wait_for_state` is called. When the block ends, the fitted workflow is complete or abandoned: nothing writes to it
+    any more.
     """
 
     def __init__(self, request: Request, report: RunReport | None = None) -> None:
@@ -110,13 +111,13 @@ class Closing:
         """Wait for the thread; raises its error if the state could not be read or the fitted workflow not saved."""
         self._begin.set()
         learned = self._learned.result()
-        self._thread.join()  # the report has its sample
+        self._thread.join()  # until the report has its sample
         return learned
 
     def _prepare(self) -> None:
         try:
-            self._begin.wait(None if _is_large(self.request) else BREATH)
-            self._learned.set_result(read_learned(self.request))
+            self._begin.wait(None if _is_large(self.request) else PREPARE_DELAY)
+            self._learned.set_result(prepare_fitted(self.request))
         except BaseException as error:
             self._learned.set_exception(error)
         if self.report:
@@ -124,14 +125,14 @@ class Closing:
 
 
 def _is_large(request: Request) -> bool:
-    """Whether what is read of the state takes so much memory that it is read only when the workers are done."""
+    """Return whether what is read of the state takes so much memory that it is read only when the workers are done."""
     from distributed.system import MEMORY_LIMIT
 
     return State.bytes_of_heads(request.staging.folder / "state") > MEMORY_LIMIT * STATE_SHARE_OF_HOST
 
 
-def read_learned(request: Request) -> LearnedState:
-    """Read what was learned, and save the fitted workflow in the staging folder."""
+def prepare_fitted(request: Request) -> LearnedState:
+    """Read what was learned, and save it as a fitted workflow in the staging folder."""
     workflow = request.staging.folder / "workflow"
     state = State.load_heads(request.staging.folder / "state")
     final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
@@ -151,37 +152,38 @@ def commit(
 ) -> list[Manifest]:
     """Check the sum of rows, write manifests, the fitted workflow and the reports, and publish with one rename.
 
-    `gate` is the content of `_gate.json`; nothing is written where the gate has not judged. `upstream` are paths that
-    the note for the announcement of the output names in addition to those of the request; None: nobody announces it.
-    `train` says when a training starts on the output by itself.
+    `gate` is the content of `_gate.json`; without it, no such file is written. `upstream` are the paths that the
+    announcement of the output names in addition to those of the request; with None, the output is not announced.
+    `train` says when a training on the output starts by itself.
     """
     staging = request.staging
     output = request.output
     plans = PlanOf(request)
-    state, bound, fitted = closing.wait_for_state() if closing else read_learned(request)
+    state, bound, workflow = closing.wait_for_state() if closing else prepare_fitted(request)
     manifests = {}
     written = {result.split: result for result in results if isinstance(result, WriteResult)}
-    _only_parts(staging, {Path(split) / part["path"] for split, result in written.items() for part in result.parts})
+    parts = {Path(split) / part["path"] for split, result in written.items() for part in result.parts}
+    _remove_stray_files(staging, parts)
     for split in request.splits:
-        own = [result for result in results if result.split in ("", split)]
-        manifests[split] = _manifest(request, own, written[split], bound, run_id, plans)
+        split_results = [result for result in results if result.split in ("", split)]
+        manifests[split] = _make_manifest(request, split_results, written[split], bound, run_id, plans)
         if gate:
             manifests[split]["gate"] = gate["gate"]
             write_json(staging.new / split / GATE, gate)
-    fitted.rename(staging.new / WORKFLOW)
+    workflow.rename(staging.new / WORKFLOW)
     for split, data in manifests.items():
         if request.output.metadata_file:
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["profile"] = publish_profile(request, split, staging.new / split)
-        data["seconds"] = round(time.time() - plans.data["started"], 3)
+        data["seconds"] = round(time.time() - plans.data["started"], 3)  # so far: the report shows it
     paths = [plain_url(path) for path in (*paths_of(request), *(upstream or ()))]
     if closing and closing.report:
         closing.report.upstream = paths
         closing.report.write(staging.new, results, manifests, bound, state.values)
     for split, data in manifests.items():
-        data["seconds"] = round(time.time() - plans.data["started"], 3)
-        manifests[split] = data = seal(data)
-        write_json(staging.new / split / MANIFEST, data)
+        data["seconds"] = round(time.time() - plans.data["started"], 3)  # with the time that the report took
+        manifests[split] = seal(data)
+        write_json(staging.new / split / MANIFEST, manifests[split])
     if upstream is not None:
         write_publication(request, manifests, paths, train)
     staging.check_owner(request.owner)
@@ -191,7 +193,7 @@ def commit(
 
 
 def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
-    """Publish what was learned as the folder of a fitted workflow; returns its path."""
+    """Publish what was learned as the folder of a fitted workflow; return its path."""
     staging = request.staging
     staging.reset()
     with no_space(staging.new):
@@ -206,7 +208,7 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
-    """Save the fitted workflow with the rules by which its rows were read; of an applied workflow these stay."""
+    """Save the fitted workflow with the rules by which its rows were read; an applied one keeps those of its fit."""
     plans = PlanOf(request)
     plan = plans.plan(request.splits[0])
     if request.base:
@@ -214,27 +216,38 @@ def _save_fitted(request: Request, state: State, folder: Path) -> None:
     else:
         schema = request.fitted_schema if request.fitted else subject(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
-    learned_from = [
-        {name: value for name, value in one.items() if name != "fit"}
-        for one in plans.made_up
-        if (request.base or bool(request.fitted) == bool(one.get("fit"))) and "of" not in one
-    ]
     is_fit = request.flow == "fit"
     origin = request.origin
     notes = FittedNotes(
-        reading,
-        learned_from,
-        request.dated if is_fit else None,
-        None if request.fitted else history_of(request, state.values),
-        request.gate_note if is_fit else {},
-        origin.ancestors if origin else (),
-        origin.ids_since if origin else {},
+        reading=reading,
+        made_up=_select_learned_samples(request, plans.made_up),
+        dated=request.dated if is_fit else None,
+        history=None if request.fitted else history_of(request, state.values),
+        gate=request.gate_note if is_fit else {},
+        ancestors=origin.ancestors if origin else (),
+        ids_since=origin.ids_since if origin else {},
     )
     save_fitted(request.final, schema, state, folder, notes, request.staging.folder / "state")
 
 
-def _only_parts(staging: Staging, parts: set[Path]) -> None:
-    """Remove all files from the folder of parts that are not part: killed workers and earlier jobs may leave some."""
+def _select_learned_samples(request: Request, samples: Sequence[JsonObject]) -> list[JsonObject]:
+    """Select the look-alike data from which the workflow has learned, among all that the run has to do with.
+
+    Samples with the key `of` are validation data. Those with `fit` are what the workflow that the run begins with was
+    fitted on; the others are in the source. An applied workflow has learned from the former, a fit learns from the
+    latter, a refit from both.
+    """
+    training = [sample for sample in samples if "of" not in sample]
+    if not request.base:
+        training = [sample for sample in training if bool(sample.get("fit")) == bool(request.fitted)]
+    return [{name: value for name, value in sample.items() if name != "fit"} for sample in training]
+
+
+def _remove_stray_files(staging: Staging, parts: set[Path]) -> None:
+    """Remove the files of the new output that are not among its parts, and empty folders.
+
+    Killed workers and earlier jobs may leave some.
+    """
     folder = staging.new
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
@@ -244,11 +257,11 @@ def _only_parts(staging: Staging, parts: set[Path]) -> None:
             staging.discard(path)
 
 
-def _manifest(
-    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, saved: PlanOf
+def _make_manifest(
+    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plans: PlanOf
 ) -> JsonObject:
-    """The manifest of one split; `results` are the results of its stages."""
-    plan = saved.plan(written.split)
+    """Make the manifest of one split; `results` are the results of its stages."""
+    plan = plans.plan(written.split)
     _check_rows(plan.rows, written)
     state = next((result.digest for result in results if isinstance(result, StatisticsResult)), "")
     transformed = next((result for result in results if isinstance(result, TransformResult)), None)
@@ -257,7 +270,7 @@ def _manifest(
     job = request.parts_fingerprint()
     labels = [name for name in request.labels if name in bound.output]
     differs = differences_of(request, plan)
-    return describe(
+    return describe_output(
         plan.numbered_rows,
         transformed.other_splits if transformed else None,
         written.parts,
@@ -276,10 +289,10 @@ def _manifest(
             {
                 "differs_from_fit": differs,
                 "splits": list(request.splits) if request.source.split else [],
-                "row_rules": _row_rules(request, transformed, saved, written.split),
-                "united": saved.data.get("united"),
-                "bad_lines": _bad_lines(saved, written.split),
-                "made_up": saved.made_up,
+                "row_rules": _describe_row_rules(request, transformed, plans, written.split),
+                "united": plans.data.get("united"),
+                "bad_lines": _list_bad_lines(plans, written.split),
+                "made_up": plans.made_up,
                 "left_out": left_out.split(", ") if left_out else [],
                 "dated": request.dated,
             }
@@ -289,21 +302,21 @@ def _manifest(
     )
 
 
-def _bad_lines(saved: PlanOf, split: str) -> list[JsonObject]:
-    """The lines of a split's files that were left out, by file: count, and line and why of the first."""
+def _list_bad_lines(plans: PlanOf, split: str) -> list[JsonObject]:
+    """List the files of a split of which lines were left out: how many, and the first one with the reason."""
     shown = ("path", "count", "line", "why")
-    return [{name: file[name] for name in shown} for file in saved.bad_lines(split)]
+    return [{name: file[name] for name in shown} for file in plans.bad_lines(split)]
 
 
-def _row_rules(request: Request, transformed: TransformResult | None, saved: PlanOf, split: str) -> JsonObject:
-    """What `source.unique`, `split` and `downsample` are, and how many rows each left out of this split."""
+def _describe_row_rules(request: Request, transformed: TransformResult | None, plans: PlanOf, split: str) -> JsonObject:
+    """Describe `source.unique`, `split` and `downsample`, and how many rows each left out of this split."""
     counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
-    rules = describe_rules(request.source, saved.count_repeated_rows(split), saved.division)
+    rules = describe_rules(request.source, plans.count_repeated_rows(split), plans.division)
     return add_rule_counts(rules, {name: count for name, count in counts.items() if count is not None})
 
 
 def _make_stage_entry(result: StageResult) -> JsonObject:
-    """The entry of a stage in the manifest."""
+    """Make the entry of a stage in the manifest."""
     return {
         "seconds": round(result.seconds, 3),
         "rows": result.rows,
@@ -315,7 +328,7 @@ def _make_stage_entry(result: StageResult) -> JsonObject:
 
 
 def _check_rows(rows: int, written: WriteResult) -> None:
-    """Check that all rows of the plan were transformed, and that all rows of transform are in the files."""
+    """Check that all rows of the plan were transformed, and that all transformed rows are in the files."""
     for verb, count, wanted in (("transformed", written.rows_in, rows), ("written", written.rows, written.rows_out)):
         if count != wanted:
             raise DataError(
@@ -325,7 +338,7 @@ def _check_rows(rows: int, written: WriteResult) -> None:
             )
 
 
-def describe(
+def describe_output(
     rows_in: int,
     other_splits: int | None,
     records: Sequence[PartRecord],
@@ -334,17 +347,21 @@ def describe(
     engine: str,
     **more: Any,
 ) -> JsonObject:
-    """The manifest's content; of the `rows_in` of the source `other_splits` belong to other splits (None for a source
-    that is not divided). `more` are run, labels, fingerprints, exchange, seconds and stages."""
+    """Describe an output: the content of its manifest.
+
+    Of the `rows_in` of the source, `other_splits` belong to other splits (None for a source that is not divided).
+    `more` are further keys of the manifest, as they are: `fingerprints`, `stages`, `reading`, ..; among them `run` and
+    `labels`, which have defaults.
+    """
     rows_out = sum(r["rows"] for r in records)
-    own = rows_in - (other_splits or 0)
+    split_rows = rows_in - (other_splits or 0)
     rows = {"in": rows_in}
     if other_splits is not None:
         rows["other_splits"] = other_splits
     files: JsonObject = {"files": len({Path(r["path"]).name for r in records})}
     if output.chooses_files:
         files["files_chosen"] = {"rows": rows_out, "row_bytes": row_width(schema)}
-    rows |= {"dropped": max(own - rows_out, 0), "added": max(rows_out - own, 0), "out": rows_out}
+    rows |= {"dropped": max(split_rows - rows_out, 0), "added": max(rows_out - split_rows, 0), "out": rows_out}
     return {
         "format": FORMAT,
         "rowmill": rowmill_version(),

@@ -37,10 +37,10 @@ class FileBlocks:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return _inputs_of(self.partitions)
+        return _list_inputs(self.partitions)
 
     def with_frames(self, frames: Sequence[Any]) -> FileBlocks:
-        """The same with these frames in its inputs."""
+        """Replace the frames in its inputs."""
         frame_of = dict(zip((one.number for one in self.inputs), frames, strict=True))
         filled = [p.with_frames([frame_of[one.number] for one in p.inputs]) for p in self.partitions]
         return replace(self, partitions=tuple(filled))
@@ -67,16 +67,16 @@ class KeptOrder:
     def deliver(
         self, function: Callable[..., Any], shared: object, items: Sequence[Part], ranges: Ranges, done: Done | None
     ) -> list[Any]:
-        """function(shared, file, cuts) for every file, whose pieces are cut in the same task."""
+        """Call function(shared, file, cuts) for every file; its pieces are cut in the same task."""
         starts = np.array([partition.first_row for partition in self.partitions])
-        files = [self._blocks_of(part, starts) for part in items]
+        files = [self._list_blocks(part, starts) for part in items]
         results = self.pool.map(_cut_and_write, (function, shared, self.cutting), files, done)
         self.summaries = [of_cut for _, of_file in results for of_cut in of_file]
         return [records for records, _ in results]
 
-    def _blocks_of(self, part: Part, starts: np.ndarray) -> FileBlocks:
-        """The blocks of the ranges of a file up to its last row, at least one; `starts` are the first rows of all
-        partitions."""
+    def _list_blocks(self, part: Part, starts: np.ndarray) -> FileBlocks:
+        """Return the blocks of the ranges of a file up to its last row, at least one; `starts` are the first rows of
+        all partitions."""
         begin = int(self.cutting.order.edges[part.first])
         first = begin + part.skip
         end = max(first + part.rows, begin + 1)
@@ -97,31 +97,32 @@ class KeptOrder:
 
 
 def _join(number: int, blocks: Sequence[Partition]) -> Partition:
-    """Partitions of one block each as one."""
-    return Partition(number, tuple(block.blocks[0] for block in blocks), _inputs_of(blocks))
+    """Join partitions of one block each."""
+    return Partition(number, tuple(block.blocks[0] for block in blocks), _list_inputs(blocks))
 
 
-def _inputs_of(partitions: Sequence[Partition]) -> tuple[Input, ...]:
-    """The frames that have the rows of partitions, each once."""
+def _list_inputs(partitions: Sequence[Partition]) -> tuple[Input, ...]:
+    """List the frames that have the rows of partitions, each once."""
     return tuple({one.number: one for partition in partitions for one in partition.inputs}.values())
 
 
 def _cut_and_write(task: tuple[Callable[..., Any], Any, Cutting], file: FileBlocks) -> tuple[object, list[CutSummary]]:
-    """(the result for a file, the summaries of the blocks that begin in it)."""
+    """Cut the pieces of a file and write it; return its result, and the summaries of the blocks that begin in it."""
     function, shared, cutting = task
     cuts = [cut_partition(cutting, partition) for partition in file.partitions]
     return function(shared, file.part, cuts), [summary(cut) for cut in cuts[file.before :]]
 
 
 def keeps_order(work: Work, plan: Plan, mode: str) -> bool:
-    """Whether the rows of the output are those of the plan, all of them and in their order."""
+    """Return whether the rows of the output are those of the plan, all of them and in their order."""
     leaves_out = work.filters or work.filter is not None or work.rules != ALL_ROWS
     is_whole = work.bound.space == SOURCE and not leaves_out
     return mode == "none" and work.engine == "pandas" and is_whole and not plan.options.get("keyed")
 
 
 def fits(work: Work, rows: int, files: int, pool: Pool) -> bool:
-    """Whether each file has rows enough for its ranges of position, and each thread memory for the rows of a file.
+    """Return whether each file has rows enough for its ranges of position, and each thread memory for the rows of a
+    file.
 
     With fewer rows than ranges only the cut itself tells which of the empty ranges around a row has it.
     """

@@ -75,7 +75,7 @@ class ResourceEstimate:
     disks: tuple[Disk, ...]
 
     def summary(self) -> dict[str, str]:
-        """The estimate as lines of a stage's summary."""
+        """Describe the estimate in lines of a stage's summary."""
         lines = {"device_memory_needed": f"about {amount(self.device)}"} if self.device else {}
         lines["host_memory_needed"] = f"about {amount(self.host)} of {amount(self.memory)}"
         lines["scratch_needed"] = f"about {amount(self.scratch)}"
@@ -125,7 +125,7 @@ class MemoryNeeds:
 def needs(
     request: Request, plans: Mapping[str, Plan], workers: Workers, sample: Sampled | None = None, scale: float = 1.0
 ) -> ResourceEstimate:
-    """The estimate for all splits of a request; with a sample from its rows, else from the widths of the types.
+    """Estimate the needs of all splits of a request: from its rows with a sample, else from the widths of the types.
 
     `scale` is the number of rows of the run for each row of the plans: above 1 for look-alike data not yet made.
     """
@@ -160,7 +160,7 @@ def _estimate_splits(
     stored = sample.estimate_row_bytes(request) * left if sample else 0.0
     splits = {}
     for name, plan in plans.items():
-        schema = _bound(request, plan, sample)
+        schema = _bind_schema(request, plan, sample)
         rows = int(plan.rows * scale)
         of_row = left * (sample.piece_bytes + POSITION) if sample else row_bytes(schema)
         splits[name] = SplitEstimate(
@@ -231,9 +231,9 @@ def _estimate_memory_without_gpus(
     pieces, `cached` of columns."""
     limit = host_work_limit(workers.smallest_memory, threads_of_each(workers), in_memory > 0)
     plans = [split.plan for split in splits.values()]
-    computing = _partition_at_work(plans, at_work.largest, limit) * at_work.count
+    computing = _estimate_partition_bytes(plans, at_work.largest, limit) * at_work.count
     writing = max(
-        _files_at_work(request, split.rows_left, split.pieces, split.schema, workers, limit)
+        _estimate_files_bytes(request, split.rows_left, split.pieces, split.schema, workers, limit)
         for split in splits.values()
     )
     host = WORKER_ITSELF * len(workers.workers) + max(computing, writing) + max(in_memory, cached)
@@ -261,21 +261,27 @@ def _estimate_scratch_bytes(
     return parsed + max(keyed + pieces, *(int(nbytes * scale) for nbytes in [noted, *waiting]))
 
 
-def _largest_block(plan: Plan) -> Block:
+def _find_largest_block(plan: Plan) -> Block:
     return max((block for partition in plan.partitions for block in partition.blocks), key=lambda block: block.nbytes)
 
 
-def _partition_at_work(plans: Sequence[Plan], largest: int, limit: int) -> int:
-    """Bytes of a partition that a thread of a CPU worker computes: one that does not fit into `limit` is divided, but
-    a block is not."""
-    block = max(_largest_block(plan).nbytes for plan in plans)
+def _estimate_partition_bytes(plans: Sequence[Plan], largest: int, limit: int) -> int:
+    """Estimate the bytes of a partition that a thread of a CPU worker computes.
+
+    One that does not fit into `limit` is divided, but a block is not.
+    """
+    block = max(_find_largest_block(plan).nbytes for plan in plans)
     each = copies("pandas")
     return min(each * largest, max(limit, each * block))
 
 
-def _files_at_work(request: Request, rows: int, pieces: int, schema: Schema, workers: Workers, limit: int) -> int:
-    """Bytes of the files that CPU workers write at once: one that does not fit into `limit` is written in runs, but a
-    row group is not."""
+def _estimate_files_bytes(
+    request: Request, rows: int, pieces: int, schema: Schema, workers: Workers, limit: int
+) -> int:
+    """Estimate the bytes of the files that CPU workers write at once.
+
+    One that does not fit into `limit` is written in runs, but a row group is not.
+    """
     output = request.output
     files = number_of_files(output, rows, schema, len(workers.workers))
     together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
@@ -286,23 +292,23 @@ def _files_at_work(request: Request, rows: int, pieces: int, schema: Schema, wor
     return each * min(workers.threads, files)
 
 
-def _bound(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
+def _bind_schema(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
     return sample.schema if sample else bound_of(request, plan.schema).output
 
 
 def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
-    """The file systems of the staging folder and of the target, with the bytes that a run will add there."""
+    """Find the file systems of the staging folder and of the target, with the bytes that a run will add there."""
     work = existing(staging.folder)
     target = existing(staging.target.parent)
-    one = _file_system(work) == _file_system(target)
-    reusable = _reusable_bytes(staging.folder)
+    one = _find_file_system(work) == _find_file_system(target)
+    reusable = _count_reusable_bytes(staging.folder)
     purpose = "scratch and output" if scratch else "output"
-    here = Disk(str(work), max(scratch + output - reusable, 0), _free(work), purpose)
-    return (here,) if one else (here, Disk(str(target), output, _free(target), "output"))
+    here = Disk(str(work), max(scratch + output - reusable, 0), _read_free_bytes(work), purpose)
+    return (here,) if one else (here, Disk(str(target), output, _read_free_bytes(target), "output"))
 
 
-def _reusable_bytes(folder: Path) -> int:
-    """Bytes of pieces and parts of an earlier start, which this start need not write again."""
+def _count_reusable_bytes(folder: Path) -> int:
+    """Count the bytes of pieces and parts of an earlier start, which this start need not write again."""
     places = [folder / "new", folder / "exchange", *folder.glob("keyed*"), *folder.glob(f"{PARSED}*")]
     paths = [p for place in places if place.is_dir() for p in place.rglob("*")]
     total = 0
@@ -314,18 +320,19 @@ def _reusable_bytes(folder: Path) -> int:
     return total
 
 
-def _file_system(path: Path) -> int:
+def _find_file_system(path: Path) -> int:
     return path.stat().st_dev
 
 
-def _free(path: Path) -> int | None:
+def _read_free_bytes(path: Path) -> int | None:
     usage = shutil.disk_usage(path)
     return usage.free if usage.total else None
 
 
 def check_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -> ResourceEstimate:
-    """The estimate if the disks have enough space and a worker has the memory for one block; else a GiveUpError with
-    the figures.
+    """Check that the disks have enough space and a worker has the memory for one block; return the estimate.
+
+    A GiveUpError with the figures if not.
 
     An estimate from types alone is too high, since files are compressed: if it does not fit, a sample of rows decides.
     """
@@ -348,7 +355,8 @@ def check_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -
 
 
 def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Workers) -> GiveUpError | None:
-    """Why a CPU worker would be ended for its memory while it works on one block alone; None if it would not."""
+    """Explain why a CPU worker would be killed for its memory while it works on a single block; None if it would
+    not."""
     if request.engine == "cudf":
         return None
     nbytes, rows = max(_read_block(request, plan) for plan in plans.values())
@@ -372,8 +380,8 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
 
 
 def _read_block(request: Request, plan: Plan) -> tuple[int, int]:
-    """(bytes of the columns that the run reads, rows) of the largest block."""
-    block = _largest_block(plan)
+    """Estimate (bytes of the columns that the run reads, rows) of the largest block."""
+    block = _find_largest_block(plan)
     bound = bound_of(request, plan.schema)
     names = [name for name in bound.source_columns(bound.targets, True) if name in plan.schema]
     share = row_bytes(Schema(plan.schema[name] for name in names)) / row_bytes(plan.schema)
@@ -381,7 +389,7 @@ def _read_block(request: Request, plan: Plan) -> tuple[int, int]:
 
 
 def too_small(disk: Disk) -> GiveUpError:
-    """Why a run is refused before it starts."""
+    """Make the error for a disk that is too small for a run."""
     return GiveUpError(
         "the disk is too small for this run",
         where=disk.path,

@@ -86,13 +86,13 @@ class LiveProgress:
                 self.published = now
 
     def finish(self) -> ProgressArtifact | None:
-        """The progress artifact of a stage that is done; None if the stage was too short for one."""
+        """Write the progress artifact of a stage that is done; None if the stage was too short for one."""
         if self.publishing:
             self.publishing.join(PATIENCE)
         return ProgressArtifact(str(self.artifact), self.text) if self.artifact else None
 
     def _publish_beside(self, percent: float) -> None:
-        """Unless the server has not taken the last one yet."""
+        """Publish the progress in a thread, unless the server has not taken the last one yet."""
         if self.publishing and self.publishing.is_alive():
             return
         arguments = (self._publish, percent, self.text)
@@ -111,13 +111,13 @@ class LiveProgress:
 
 
 def stage_key(request: Request, stage: str, split: str) -> str:
-    """What the keys of a stage's artifacts begin with: preprocess-out-shop-transform-valid."""
+    """Return the beginning of the keys of a stage's artifacts: preprocess-out-shop-transform-valid."""
     return "-".join(filter(None, [request.key, stage.replace("_", "-"), split]))
 
 
 @contextmanager
 def prefect_client(context: SyncClientContext | None) -> Iterator[None]:
-    """Prefect's client of the current thread while the block runs; None: the next user makes one.
+    """Provide a client of Prefect to the current thread while the block runs; with None, the next user makes one.
 
     Dask starts tasks in the context of whatever call made them run, which may be the work of an earlier stage: without
     this a stage would find that stage's client, closed.
@@ -132,7 +132,9 @@ def prefect_client(context: SyncClientContext | None) -> Iterator[None]:
 
 @contextmanager
 def fresh_client() -> Iterator[None]:
-    """A client of Prefect for this block alone. What cannot be shown is a warning: the work is done all the same.
+    """Provide a client of Prefect for this block only.
+
+    If something cannot be shown, that is a warning: the work is done all the same.
 
     Of a server that did not answer a moment ago it asks once, and no work waits for it again.
     """

@@ -62,7 +62,7 @@ def prepare_split(request: Request, split: str) -> Prepared:
     if training:
         work = replace(work, cache=taking_key(request, plan), first_row=request.first_row)
     if request.run.profile:
-        names = _read_columns(request, work, plan)
+        names = _list_read_columns(request, work, plan)
         known = profiles.load_profile(request, profiles.STATISTICS) if training else None
         unprofiled = tuple(name for name in names if not (known and name in known.columns))
         work = replace(work, profile=unprofiled, compared=names)
@@ -72,18 +72,18 @@ def prepare_split(request: Request, split: str) -> Prepared:
     return Prepared(shuffle, fingerprint, f"{exchange_prefix(request.staging)}{fingerprint[:16]}{profiled}")
 
 
-def _read_columns(request: Request, work: Work, plan: Plan) -> tuple[str, ...]:
-    """The source columns that transform reads."""
+def _list_read_columns(request: Request, work: Work, plan: Plan) -> tuple[str, ...]:
+    """List the source columns that transform reads."""
     return tuple(name for name in work.reads(list_output_places(work, request.output, plan)) if name != ROW)
 
 
 def exchange_prefix(staging: Staging) -> str:
-    """The beginning of the names of a target's pieces on a scheduler; pieces of other runs have other names."""
+    """Return the beginning of the names of a target's pieces on a scheduler; pieces of other runs have other names."""
     return f"rowmill-{hashlib.sha256(str(staging.folder).encode()).hexdigest()[:12]}-"
 
 
 def exchange_of(request: Request, ready: Prepared, pool: Pool, kind: str) -> Exchange:
-    """Where the pieces of a split go, or wait already."""
+    """Open the exchange to which the pieces of a split go, or in which they wait already."""
     need = ready.plan.rows * row_bytes(ready.shuffle.schema)
     return make_exchange(kind, pool, ready.name, request.staging.folder / "exchange", need)
 
@@ -105,16 +105,16 @@ class PiecesNote:
             "because": because,
             "on_host": on_host,
         }
-        write_json(_pieces_note(request, split), seal(content))
+        write_json(_path_of_pieces_note(request, split), seal(content))
 
 
-def _pieces_note(request: Request, split: str) -> Path:
+def _path_of_pieces_note(request: Request, split: str) -> Path:
     return request.staging.folder / f"exchange{split}.json"
 
 
 def read_pieces_note(request: Request, split: str, ready: Prepared) -> PiecesNote | None:
-    """The note of exactly this work; None if there is none yet, or if the note is damaged."""
-    content = read_json(_pieces_note(request, split))
+    """Read the note of exactly this work; None if it is missing or damaged."""
+    content = read_json(_path_of_pieces_note(request, split))
     if not isinstance(content, dict) or content.get("fingerprint") != ready.fingerprint:
         return None
     if content.get(DIGEST) != seal(content)[DIGEST]:
@@ -124,7 +124,7 @@ def read_pieces_note(request: Request, split: str, ready: Prepared) -> PiecesNot
 
 
 def missing_parts(request: Request, split: str, ready: Prepared, note: PiecesNote) -> tuple[list[Part], list[Part]]:
-    """(all parts, those that are not written yet) of a split."""
+    """List (all parts of a split, those that are not written yet)."""
     parts = ready.shuffle.parts(note.summary.counts)
     notes = request.staging.notes / split
     folder = request.staging.new / split
@@ -152,5 +152,5 @@ def drop_damaged(folder: Path, notes: Path, pool: Pool) -> list[str]:
 
 
 def halvings(notes: Path) -> int:
-    """How often the writing of the noted files was divided because memory was short."""
+    """Count how often the writing of the noted files was divided because memory was short."""
     return sum(int(read_record(note).get("halved", 0)) for note in notes.glob("*.json"))

@@ -47,7 +47,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
     folder = staging.new / split
     notes = staging.notes / split
     drop_damaged(folder, notes, pool)
-    note, exchange = _pieces(request, split, ready, pool)
+    note, exchange = _prepare_pieces(request, split, ready, pool)
     parts, missing = missing_parts(request, split, ready, note)
     for path in (folder, notes):
         with no_space(path):
@@ -58,7 +58,7 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
     write_files(exchange, writing, missing, lambda i, _: counter.add(missing[i].rows))
     exchange.close()
     check_unchanged(*PlanOf(request).sources(split))
-    records = _records(parts, writing)
+    records = _read_records(parts, writing)
     chosen = choice_text(note.summary.rows_out, row_width(ready.shuffle.schema)) if output.chooses_files else ""
     return WriteResult(
         split=split,
@@ -72,12 +72,12 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
         rows_out=note.summary.rows_out,
         chosen_files=chosen,
         parts=records,
-        **_folders(records, len(parts), output),
+        **_describe_folders(records, len(parts), output),
     )
 
 
-def _pieces(request: Request, split: str, ready: Prepared, pool: Pool) -> tuple[PiecesNote, Exchange]:
-    """The note of the split's pieces and the exchange that has them; pieces that a file lacks are made again."""
+def _prepare_pieces(request: Request, split: str, ready: Prepared, pool: Pool) -> tuple[PiecesNote, Exchange]:
+    """Return the note of the split's pieces and the exchange that has them; pieces that a file lacks are made again."""
     note = read_pieces_note(request, split, ready)
     if note is not None:
         exchange = exchange_of(request, ready, pool, note.choice.kind)
@@ -86,8 +86,8 @@ def _pieces(request: Request, split: str, ready: Prepared, pool: Pool) -> tuple[
     return cut_split(request, split, ready, pool)
 
 
-def _folders(records: Sequence[PartRecord], files: int, output: Output) -> JsonObject:
-    """The figures of Hive folders; none without them."""
+def _describe_folders(records: Sequence[PartRecord], files: int, output: Output) -> JsonObject:
+    """Return the figures of Hive folders; none without them."""
     if not output.partition_on:
         return {}
     folders = {record["path"].rpartition("/")[0] for record in records}
@@ -95,8 +95,8 @@ def _folders(records: Sequence[PartRecord], files: int, output: Output) -> JsonO
     return {"folders": len(folders), "folder_files": len(records), "advice": advice}
 
 
-def _records(parts: Sequence[Part], writing: Writing) -> list[JsonObject]:
-    """The records of all parts; DataError if a file went away meanwhile."""
+def _read_records(parts: Sequence[Part], writing: Writing) -> list[JsonObject]:
+    """Read the records of all parts; a DataError if a file went away meanwhile."""
     records: list[JsonObject] = []
     for name in (part.name(writing.suffix) for part in parts):
         of_part = read_part_records(Path(writing.notes) / f"{name}.json", Path(writing.folder), writing.fingerprint)

@@ -130,8 +130,11 @@ def _learn_and_save(
 
 
 def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
-    """What the refit does with each learned step; {} for a fit, and for changed features without the columns of the
-    `source`. A JobError for settings that are impossible, and for features that would move ids."""
+    """Decide what the refit does with each learned step; {} for a fit.
+
+    It is also {} for changed features without the columns of the `source`. A JobError for settings that are impossible,
+    and for features that would move ids.
+    """
     if request.base is None or (request.changes_features and source is None):
         return {}
     source = source or request.fitted_schema
@@ -141,7 +144,7 @@ def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
 
 
 def base_of(request: Request, source: Schema) -> Base | None:
-    """What learning starts from; None for a fit."""
+    """Load what learning starts from; None for a fit."""
     base = request.base
     if not base:
         return None
@@ -151,12 +154,12 @@ def base_of(request: Request, source: Schema) -> Base | None:
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := match_to_base(request, source):
-        state = _as_matched(state, changes, index_learned_steps(bound_of(request, source)))
+        state = _rename_matched_steps(state, changes, index_learned_steps(bound_of(request, source)))
     return Base(state, request.first_row, modes_of(request, source), refit, base.version)
 
 
 def _learn_new_steps(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
-    """The base after its new steps have learned from the rows of `refit.learn_from`: the night goes on with them."""
+    """Let the new steps of a base learn from the rows of `refit.learn_from`; the refit continues with them."""
     new = {key for key, mode in base.modes.items() if mode.mode == "new"}
     if not new:
         return base
@@ -179,8 +182,9 @@ def _learn_new_steps(request: Request, base: Base, source: Schema, pool: Pool) -
     return replace(base, state=State(values, partials, rows=base.state.rows), modes={**base.modes, **on_top})
 
 
-def _as_matched(state: State, changes: Matched, steps: Mapping[str, Step]) -> State:
-    """The state of a base under the keys of a job with other features: of the steps that go on, and no others."""
+def _rename_matched_steps(state: State, changes: Matched, steps: Mapping[str, Step]) -> State:
+    """Rename the steps of the state of a base to the keys of a job with other features; drop those that do not
+    continue."""
     values, partials = (
         {key: learned[old] for key, old in changes.keys.items() if old in learned}
         for learned in (state.values, state.partials)
@@ -193,7 +197,7 @@ def _as_matched(state: State, changes: Matched, steps: Mapping[str, Step]) -> St
 
 
 def check_side_files(request: Request, before: list[Any]) -> None:
-    """A DataError if a file that an operator reads besides the source is not what it was `before`."""
+    """Raise a DataError if a file that an operator reads besides the source has changed since `before`."""
     for file, now in zip_longest(before, request.side_files, fillvalue=["a file of a folder"]):
         if file != now:
             raise DataError(

@@ -39,8 +39,8 @@ def from_block(name: str) -> JsonObject | None:
     return dict(json_object(BLOCKS[kind](document.data), f"the block {kind}/{block}"))
 
 
-def _aws(data: JsonObject) -> dict[str, Any]:
-    """The fields of AwsCredentials and MinIOCredentials under the names that s3fs has for them."""
+def _rename_aws_fields(data: JsonObject) -> dict[str, Any]:
+    """Return the fields of AwsCredentials and MinIOCredentials under the names that s3fs has for them."""
     more = data.get("aws_client_parameters") or {}
     client = {"region_name": data.get("region_name"), "endpoint_url": more.get("endpoint_url")}
     options = {
@@ -55,7 +55,7 @@ def _aws(data: JsonObject) -> dict[str, Any]:
 BLOCKS: dict[str, Callable[[JsonObject], Any]] = {
     "secret": lambda data: data.get("value"),
     "remote-file-system": lambda data: data.get("settings") or {},
-    "aws-credentials": _aws,
-    "minio-credentials": _aws,
+    "aws-credentials": _rename_aws_fields,
+    "minio-credentials": _rename_aws_fields,
     "gcp-credentials": lambda data: {"token": data.get("service_account_info") or data.get("service_account_file")},
 }

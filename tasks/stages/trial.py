@@ -66,7 +66,7 @@ class Sampled:
         return self.after.nbytes / max(self.after.num_rows, 1)
 
     def estimate_row_bytes(self, request: Request) -> float:
-        """Bytes of a row in the files of the output, shuffled as they will be; 0.0 where no row is left."""
+        """Estimate the bytes of a row in the files of the output, shuffled as they will be; 0.0 if no row is left."""
         output = request.output
         rows = self.after.num_rows
         if not rows:
@@ -99,7 +99,7 @@ def run_trial(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
         plan, _list_read_columns(Bound(final, schema), source.keys, source.sort_by, request), rows
     )
     with tempfile.TemporaryDirectory(prefix="rowmill-trial-") as scratch:
-        sample = _as_source(table, source, Path(scratch) / "keyed")
+        sample = _make_source(table, source, Path(scratch) / "keyed")
         own = sample if isinstance(sample, Plan) else sample.plan
         rules = RowRules(downsampling=downsampling_of(source), strict=source.strict)
         weight = rules.downsampling.weight if rules.downsampling else None
@@ -117,8 +117,8 @@ def run_trial(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     return Sampled(table, after, work.bound.output, fitted_on, sum_records(failed))
 
 
-def _as_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePlan:
-    """The rows as a source of one partition or a few, with `source.keys` brought together in `folder`."""
+def _make_source(table: pa.Table, source: Source, folder: Path) -> Plan | FramePlan:
+    """Turn rows into a source of one partition or a few, with rows of equal `source.keys` grouped in `folder`."""
     frames = frames_of(table)
     blocks = frames.blocks()
     plan = Plan((), "frame", frames.schema, blocks, cut_partitions(blocks, PARTITION))
@@ -136,7 +136,7 @@ def _transform_partition(work: Work, partition: Partition, failed: list[list[Rec
 
 
 def _list_read_columns(bound: Bound, keys: Sequence[str], sort_by: Sequence[str], request: Request) -> list[str]:
-    """The source columns that the job reads, in the source's order."""
+    """List the source columns that the job reads, in the source's order."""
     places = list(bound.targets) + [place for f in bound.filters for place in f.inputs.values()]
     if not request.fitted:
         places += [place for s in bound.learned for place in s.fit_inputs.values()]
@@ -155,17 +155,19 @@ def _list_read_columns(bound: Bound, keys: Sequence[str], sort_by: Sequence[str]
 
 
 def _read_spread_rows(plan: Plan, columns: list[str], rows: int) -> pa.Table:
-    """The first rows of blocks at even distances."""
+    """Read the first rows of blocks at even distances."""
     places = min(PLACES, len(plan.blocks))
     each = -(-rows // places)
-    blocks = [_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
+    blocks = [_cut_to_head(plan, plan.blocks[i * len(plan.blocks) // places], each) for i in range(places)]
     tables = [read(plan, Partition(0, (block,)), columns).slice(0, each) for block in blocks]
     return pa.concat_tables(map(decode_dictionaries, tables)).combine_chunks().slice(0, rows)
 
 
-def _head(plan: Plan, block: Block, rows: int) -> Block:
-    """The first rows of a block, so that no more of it is decoded; of text and of elements of lists, the whole block,
-    whose pieces cannot be cut by rows."""
+def _cut_to_head(plan: Plan, block: Block, rows: int) -> Block:
+    """Cut a block to its first rows, so that no more of it is decoded.
+
+    Text, and elements of lists, are read as a whole block, whose pieces cannot be cut by rows.
+    """
     if FORMATS[plan.format].ranged or EXPLODED in plan.options:
         return block
     pieces: list[Piece] = []
@@ -177,7 +179,7 @@ def _head(plan: Plan, block: Block, rows: int) -> Block:
 
 
 def phases_of(bound: Bound) -> list[list[str]]:
-    """The source columns that each pass of the statistics reads, those of the filters that hold in it too."""
+    """List the source columns that each pass of the statistics reads, with those of the filters that hold in it."""
     phases = []
     for depth in sorted({s.depth for s in bound.learned}):
         steps = [s for s in bound.learned if s.depth == depth and isinstance(s.op, Learned)]
@@ -189,7 +191,7 @@ def phases_of(bound: Bound) -> list[list[str]]:
 
 
 def list_used_columns(request: Request, bound: Bound) -> set[str]:
-    """The source columns that a run reads: for learning, for the output, for its order and for rules on rows."""
+    """List the source columns that a run reads: for learning, for the output, for its order and for rules on rows."""
     source = request.source
     written = _list_output_sources(request, bound)  # of a fit, too: its features must be possible
     rows = [*condition_columns(source), *(name for look in looks(source) for name in look.columns)]
@@ -198,8 +200,10 @@ def list_used_columns(request: Request, bound: Bound) -> set[str]:
 
 
 def list_profiled_columns(request: Request, bound: Bound) -> set[str]:
-    """The source columns that statistics and transform read, of which the gate has a profile. What ingest alone looks
-    at is not among them."""
+    """List the source columns that statistics and transform read, of which the gate has a profile.
+
+    Columns that only ingest reads are not among them.
+    """
     source = request.source
     output = request.output
     learned = set() if request.fitted else {name for names in phases_of(bound) for name in names}

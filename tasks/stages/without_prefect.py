@@ -30,7 +30,7 @@ from tasks.shuffle.parts import check_types
 from tasks.shuffle.pieces import CutSummary, totals
 from tasks.shuffle.row_order import choice_text, number_of_files
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files, write_files
-from tasks.stages.commit import describe
+from tasks.stages.commit import describe_output
 from tasks.stages.kept_order import KeptOrder, fits, keeps_order
 from tasks.storage import hive
 from tasks.storage.atomic import write_json
@@ -82,8 +82,8 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
     staging = Staging(output.path, run.scratch)
     staging.check(output.on_existing)
     with staging.hold_lock():
-        if refuse_open := from_wing("tasks/gate", "question", "refuse_open"):
-            refuse_open(staging)
+        if check_no_open_question := from_wing("tasks/gate", "question", "check_no_open_question"):
+            check_no_open_question(staging)
         staging.check(output.on_existing)
         staging.reset()
         for folder in (staging.new, staging.notes):
@@ -154,7 +154,7 @@ def _write_rows(
 def _describe_output(
     work: Work, plan: Plan, output: Output, origin: Origin, choice: Choice, written: WrittenRows, started: float
 ) -> JsonObject:
-    """The content of the manifest; casts that failed are warned of."""
+    """Describe the output for the manifest; warn of casts that failed."""
     done = time.perf_counter()
     pieces = written.pieces
     records = written.records
@@ -170,7 +170,7 @@ def _describe_output(
         "made_up": find_sample_folders(file.path for file in plan.files),
         "left_out": list(origin.left_out),
     }
-    return describe(
+    return describe_output(
         plan.numbered_rows,
         pieces.left_out.get("other_splits"),
         records,
@@ -186,14 +186,14 @@ def _describe_output(
 
 
 def _open_exchange(choice: Choice, need: int, pool: Pool, staging: Staging) -> Any:
-    """The exchange of a choice; one of rows that keep their order has the same methods."""
+    """Open the exchange of a choice; one of rows that keep their order has the same methods."""
     if choice.kind == KeptOrder.kind:
         return KeptOrder(pool)
     return make_exchange(choice.kind, pool, f"rowmill-{uuid.uuid4().hex[:12]}", staging.folder / "exchange", need)
 
 
 def prepare_for_workers(work: Work, fitted: Path, pool: Pool) -> Work:
-    """The work as workers get it: other processes load the state from the folder of the fitted workflow."""
+    """Prepare the work for workers: other processes load the state from the folder of the fitted workflow."""
     if not isinstance(pool, DaskPool):
         return work
     return replace(work, state=StateFolder(str(fitted), read_fitted(fitted)["state"]))

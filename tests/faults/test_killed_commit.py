@@ -33,7 +33,7 @@ def run_and_kill(job: dict[str, Any], step: int) -> int:
         return original(*arguments, **options)
 
     commit.commit = begin
-    commit.BREATH = 60.0  # what is prepared for the commit is made when it asks for it, so that it counts each time
+    commit.PREPARE_DELAY = 60.0  # the preparation begins when the commit asks for it, so that it counts each time
     run_stages(job)
     counted[0].kill_at = 0  # what this process says of it is not of the run
     return counted[0].count

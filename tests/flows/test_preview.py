@@ -132,7 +132,7 @@ def test_what_would_be_refused_comes_first(folder: Path, monkeypatch: pytest.Mon
 
     (folder / "out").mkdir()
     (folder / "out" / "mine.txt").write_text("mine")
-    monkeypatch.setattr(needs, "_free", lambda path: 1000)
+    monkeypatch.setattr(needs, "_read_free_bytes", lambda path: 1000)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     data = job() | {"cluster": {"kind": "cuda"}}
     found = looked(monkeypatch, data)

@@ -22,7 +22,7 @@ from tasks.engines.hashing import murmur3
 from tasks.errors import DataError, JobError
 from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
-from tasks.gate.figures import figures_of
+from tasks.gate.figures import compute_figures
 from tasks.gate.notes import read_gate
 from tasks.gate.verdict import Finding, Verdict, outcome
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile
@@ -386,7 +386,7 @@ def test_samples_do_not_count_as_rows_delivered_twice_and_have_no_number_of_dist
     column = ColumnProfile("x", "double", 2_560, 0, 80.0, math.inf, 1.0, 9.0, 4.0, 1.0, bins=bins, sampled=16)
     past = [Past(f"v{n}", None, Profile(2_561 + n, {"x": replace(column, bins=bins | {40_000: 3})})) for n in range(9)]
     assert [f.check for f in judge(Profile(2_560, {"x": column}), past, None, STOP, None).findings] == []
-    assert not [key for key in figures_of(past[0].profile) if key.check == "distinct"]
+    assert not [key for key in compute_figures(past[0].profile) if key.check == "distinct"]
     whole = {"x": replace(column, sampled=1, distinct_error=0.0)}
     (found,) = judge(Profile(2_560, whole), past, None, STOP, None).findings
     assert found.check == "duplicated"

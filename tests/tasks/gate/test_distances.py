@@ -9,7 +9,16 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
 from tasks.core.schema import ROW
-from tasks.gate.distances import in_cells, jensen_shannon, l_infinity, noise, psi, quantile_cells, shares, t_limit
+from tasks.gate.distances import (
+    count_in_cells,
+    jensen_shannon,
+    l_infinity,
+    noise,
+    psi,
+    quantile_cells,
+    t_limit,
+    to_shares,
+)
 from tasks.profile.associations import associations
 
 RNG = np.random.default_rng(7)
@@ -41,7 +50,7 @@ def test_many_distributions_at_once_are_each_by_itself() -> None:
 def test_nothing_is_known_of_a_distribution_without_counts() -> None:
     for distance in (l_infinity, jensen_shannon, psi):
         assert float(distance([0, 0], [1, 2])) == 0.0
-    assert shares([0, 0]).tolist() == [0.0, 0.0]
+    assert to_shares([0, 0]).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["l_infinity", "jensen_shannon", "psi"])
@@ -61,19 +70,19 @@ def test_draws_of_one_distribution_rarely_pass_its_noise(name: str, cells: int) 
 def test_quantile_cells_have_equal_shares_and_frequent_values_their_own() -> None:
     even = dict.fromkeys(range(1600), 1)
     ends = quantile_cells([even], 16)
-    assert np.diff(in_cells(even, ends)).tolist() == [0.0] * 15
+    assert np.diff(count_in_cells(even, ends)).tolist() == [0.0] * 15
     peak = {**even, 800: 1600}
     ends = quantile_cells([peak], 16)
-    counts = in_cells(peak, ends)
+    counts = count_in_cells(peak, ends)
     assert counts.max() == 1600  # a cell of its own
     assert counts.sum() == 3199
     assert quantile_cells([{}]).tolist() == []
-    assert in_cells({}, np.zeros(0)).tolist() == [0.0]
+    assert count_in_cells({}, np.zeros(0)).tolist() == [0.0]
 
 
 def test_values_beyond_the_past_go_into_the_outer_cells() -> None:
     ends = quantile_cells([dict.fromkeys(range(100, 200), 1)], 4)
-    assert in_cells({5: 3, 9000: 4}, ends).tolist() == [3.0, 0.0, 0.0, 4.0]
+    assert count_in_cells({5: 3, 9000: 4}, ends).tolist() == [3.0, 0.0, 0.0, 4.0]
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 22, 50])

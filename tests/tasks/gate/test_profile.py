@@ -25,7 +25,7 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms import column_sketch
 from tasks.engines.hashing import murmur3
 from tasks.errors import DataError
-from tasks.gate.locate import files_where
+from tasks.gate.locate import find_files
 from tasks.graph import row_sample
 from tasks.graph.seen import Seen, merge_seen, parse_seen
 from tasks.job import profiles
@@ -587,12 +587,12 @@ def test_the_files_in_which_a_figure_is_wrong(tmp_path: Path) -> None:
     def null(column: ColumnProfile) -> bool:
         return column.nulls > 0
 
-    found = files_where(plan, "n", {0: lambda c: c.top[0][0] == 77, 1: null})
+    found = find_files(plan, "n", {0: lambda c: c.top[0][0] == 77, 1: null})
     assert found.paths[0] == [str(folder / "2.parquet")]
     assert found.searched == found.files
-    assert files_where(plan, "n", {0: null}, "keep").paths == {0: []}
-    assert len(files_where(plan, "n", {0: null}, most=2).paths[0]) == 2
-    assert files_where(plan, "nothing", {0: lambda c: True}) == ({0: []}, 0, 0)
+    assert find_files(plan, "n", {0: null}, "keep").paths == {0: []}
+    assert len(find_files(plan, "n", {0: null}, most=2).paths[0]) == 2
+    assert find_files(plan, "nothing", {0: lambda c: True}) == ({0: []}, 0, 0)
 
 
 @pytest.mark.parametrize("damage", [

@@ -612,7 +612,7 @@ def test_a_night_on_another_disk_is_a_version_and_a_copy_is_none(
     told = f"{out / 'v0007'} is a copy of v0002, or a link to it: it does not count as a version"
     assert [record.getMessage() for record in caplog.records].count(told) == 1
     assert [path.name for path in find_descendants(out / "v0001")] == ["v0002", "v0003"]
-    assert [path.name for path in history.versions_of(out)] == ["v0003", "v0002", "v0001"]
+    assert [path.name for path in history.list_versions(out)] == ["v0003", "v0002", "v0001"]
     with Staging(out).hold_lock():
         assert drop_versions(Staging(out), 1) == [out / "v0002"]
     assert (tmp_path / "disk/v0001/_manifest.json").exists()

@@ -21,7 +21,7 @@ from tasks import ops
 from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.errors import DataError, JobError
-from tasks.gate.locate import files_where
+from tasks.gate.locate import find_files
 from tasks.job.base_version import newest_good
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
@@ -302,5 +302,5 @@ def test_the_files_in_which_a_field_changes_are_searched(kind: str, tmp_path: Pa
         else:
             pq.write_table(pa.Table.from_pylist(rows), path)
     plan = Dataset(f"{tmp_path}/*.{kind}", engine="pandas").plan
-    where = files_where(plan, "item.id", {0: lambda profile: profile.nulls > 0})
+    where = find_files(plan, "item.id", {0: lambda profile: profile.nulls > 0})
     assert where.paths == {0: [str(tmp_path / f"1.{kind}")]}

@@ -235,6 +235,6 @@ def test_the_numbers_of_files_are_in_the_plan(data: Path) -> None:
 def test_a_run_says_it_in_its_manifest_alone_where_it_has_chosen(data: Path) -> None:
     run_stages(request_of(data, "pandas", output={"files": 2}))
     assert "files_chosen" not in Manifest.load(data.parent / "out").data["output"]
-    assert commit.describe(0, None, [], CRITEO, Output(path="x"), "pandas", seconds=0.0, stages={})["output"][
+    assert commit.describe_output(0, None, [], CRITEO, Output(path="x"), "pandas", seconds=0.0, stages={})["output"][
         "files_chosen"
     ] == {"rows": 0, "row_bytes": 260}

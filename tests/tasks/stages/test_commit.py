@@ -56,7 +56,7 @@ def test_what_is_large_is_read_when_the_workers_are_done(
     from tasks.stages import commit
 
     monkeypatch.setattr(commit, "STATE_SHARE_OF_HOST", share)
-    monkeypatch.setattr(commit, "BREATH", 0.0)
+    monkeypatch.setattr(commit, "PREPARE_DELAY", 0.0)
     with request_.staging.hold_lock():
         learned(request_, LocalPool(2))
         with commit.Closing(request_) as closing:

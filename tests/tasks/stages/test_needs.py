@@ -132,7 +132,7 @@ def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, mo
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     request = asked(data, tmp_path / "out", exchange="disk", scratch=str(scratch))
-    monkeypatch.setattr(needs, "_file_system", lambda path: 1 if path == scratch else 2)
+    monkeypatch.setattr(needs, "_find_file_system", lambda path: 1 if path == scratch else 2)
     work, target = needs.needs(request, plans_of(request), Two()).disks
 
     assert (work.path, work.needed, work.what) == (str(scratch), ROWS * 40, "scratch and output")
@@ -145,7 +145,7 @@ def test_scratch_elsewhere_counts_on_its_own_disk(data: Path, tmp_path: Path, mo
 def test_a_disk_that_is_too_small_refuses_the_run_before_any_work(
     exchange: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    monkeypatch.setattr(needs, "_free", lambda path: 100_000)
+    monkeypatch.setattr(needs, "_read_free_bytes", lambda path: 100_000)
     request = asked(data, tmp_path / "out", exchange=exchange, engine=engine)
     what = "scratch and output" if exchange == "disk" else "output"
     with (
@@ -198,17 +198,19 @@ def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tm
     assert needs.needs(request, plans, one).host == 250_000_000 + 4 * largest
     # 10 M rows of 24 bytes in 8 files, each of which is held three times; two threads write two of them
     schema = plans[""].schema
-    written = [needs._files_at_work(request, 10_000_000, 240_000_000, schema, pool, 10**9) for pool in (one, Two())]
+    written = [
+        needs._estimate_files_bytes(request, 10_000_000, 240_000_000, schema, pool, 10**9) for pool in (one, Two())
+    ]
     assert written == [90_000_000, 180_000_000]
     whole = asked(data, tmp_path / "out", exchange="disk", files=1)  # in runs where it does not fit
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 120_000_000) == 120_000_000
+    assert needs._estimate_files_bytes(whole, 10_000_000, 240_000_000, schema, one, 120_000_000) == 120_000_000
     # A row group of 1 M rows, and two ranges of 250,000 that are needed in part.
-    assert needs._files_at_work(whole, 10_000_000, 240_000_000, schema, one, 1) == 108_000_000
+    assert needs._estimate_files_bytes(whole, 10_000_000, 240_000_000, schema, one, 1) == 108_000_000
 
 
 def test_types_alone_refuse_nothing_that_would_fit(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     widths = ROWS * 16
-    monkeypatch.setattr(needs, "_free", lambda path: widths - 1)
+    monkeypatch.setattr(needs, "_read_free_bytes", lambda path: widths - 1)
     request = asked(data, tmp_path / "out", compression="zstd")
     with request.staging.hold_lock():
         summary = ingest.ingest(request, LocalPool(2))
