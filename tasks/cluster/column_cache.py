@@ -90,7 +90,7 @@ class _Store:
 
 
 def _memory_is_free() -> bool:
-    """Whether other programs leave enough of the host's memory: the cache only saves time."""
+    """Return whether other programs leave enough of the host's memory: the cache only saves time."""
     host = psutil.virtual_memory()
     return bool(host.available > FREE_SHARE_OF_HOST * host.total)
 
@@ -99,7 +99,7 @@ _store = _Store()
 
 
 def is_on_device(key: CacheKey, partition: Partition) -> bool:
-    """Whether columns of a partition are cached in the GPU's memory, or are going to be."""
+    """Return whether columns of a partition are cached in the GPU's memory, or are going to be."""
     return key.on_device or _store.is_on_device(key.name, _to_place(partition))
 
 
@@ -130,8 +130,11 @@ def take(key: CacheKey, partition: Partition, names: Sequence[str]) -> Taken:
 
 
 def put(key: CacheKey, partition: Partition, taken: Taken, read: Rows | None) -> Rows:
-    """All columns of a partition: those that were `taken` and those that were `read` (None if the cache had all). What
-    a later pass needs goes into the cache, as far as there is room."""
+    """Return all columns of a partition: those that were `taken` and those that were `read` (None if the cache had
+    all).
+
+    What a later pass needs goes into the cache, as far as it has room.
+    """
     rows = taken.rows if read is None else read if taken.rows is None else _join_columns(read, taken.rows)
     later = [name for name in key.columns if name in _list_cached_names(rows)]
     if later and key.limit:
@@ -164,13 +167,13 @@ def _size(rows: Rows) -> int:
 
 
 def measure_cache(name: str) -> tuple[list[int], int]:
-    """(the partitions of which this process caches columns, their bytes)."""
+    """Measure the cache of this process: (its partitions, their bytes)."""
     with _store.lock:
         return ([number for number, _, _ in _store.tables], _store.nbytes) if name == _store.name else ([], 0)
 
 
 def sum_cached_bytes(pool: Pool, key: CacheKey | None) -> int:
-    """The bytes of columns that all workers cache."""
+    """Sum the bytes of columns that all workers cache."""
     return sum(size for _, size in pool.on_workers(measure_cache, key.name).values()) if key else 0
 
 

@@ -19,8 +19,10 @@ OFFER_SECONDS = 10.0  # for a worker to come that offers what `dask.annotate(res
 
 
 def using(client: Client | None) -> AbstractContextManager[Any]:
-    """A block in which this Dask client is the current one; None leaves the current one, if any. A JobError for a
-    client that does not run."""
+    """Make this Dask client the current one within a block; with None, the current one stays, if any.
+
+    A JobError for a client that does not run.
+    """
     if client is None:
         return nullcontext()
     if getattr(client, "status", "") != "running":
@@ -31,7 +33,7 @@ def using(client: Client | None) -> AbstractContextManager[Any]:
 
 
 def graph_share(value: object, tasks: int) -> Future | None:
-    """A future of what so many tasks of a Dask graph share, where it is large and there is a current client; else None.
+    """Return a future of what the tasks of a Dask graph share, if it is large and a client is current; else None.
 
     A graph that is made for a client's workers must be computed there.
     """
@@ -42,7 +44,7 @@ def graph_share(value: object, tasks: int) -> Future | None:
 
 
 def current_client() -> Client | None:
-    """The current `distributed.Client` of this process; None without one."""
+    """Return the current `distributed.Client` of this process; None without one."""
     import sys
 
     if "distributed" not in sys.modules:
@@ -55,7 +57,7 @@ def current_client() -> Client | None:
 
 
 def current_pool(allocatable: Callable[[], int], prepare: Callable[[Any], None]) -> Pool:
-    """The current `distributed.Client` of this process if there is one, else threads. Starts nothing.
+    """Return a pool on the current `distributed.Client` of this process, else on threads; nothing is started.
 
     `allocatable` returns the bytes that a process may allocate on its GPU; `prepare` makes a client's workers ready.
     In a block of `dask.annotate(resources=..)` the pool has the workers that offer these; a JobError if none does.
@@ -82,11 +84,11 @@ def _wait_for_offer(client: Client, resources: dict[str, float]) -> None:
     until = time.monotonic() + OFFER_SECONDS
     while not offering(there := workers_at(client), resources):
         if time.monotonic() > until:
-            raise _not_offered(there, resources)
+            raise _make_offer_error(there, resources)
         time.sleep(0.1)
 
 
-def _not_offered(workers: dict[str, Any], resources: dict[str, float]) -> JobError:
+def _make_offer_error(workers: dict[str, Any], resources: dict[str, float]) -> JobError:
     wanted = " ".join(f"{name}={amount:g}" for name, amount in resources.items())
     offers = {" ".join(f"{n}={a:g}" for n, a in (worker["resources"] or {}).items()) for worker in workers.values()}
     offered = ", ".join(sorted(offer or "nothing" for offer in offers)) or "nothing: there is none"

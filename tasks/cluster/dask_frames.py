@@ -31,7 +31,7 @@ class _Graph(UserDict[Any, Any]):
 def dask_frame(
     read: Callable[[Any, Partition], Any], handle: object, partitions: Sequence[Partition], empty: pa.Table, engine: str
 ) -> Any:
-    """A Dask frame whose partitions are the results of `read(handle, partition)`.
+    """Make a Dask frame whose partitions are the results of `read(handle, partition)`.
 
     On GPUs, frames are shuffled by tasks where the user has not chosen: Dask's default on a cluster is made for pandas.
     """
@@ -49,14 +49,14 @@ def dask_frame(
 
 
 def delay_parts(function: Callable[..., Any], handle: object, partitions: Sequence[Partition], name: str) -> list[Any]:
-    """A Delayed of function(handle, partition) for each partition."""
+    """Make a Delayed of function(handle, partition) for each partition."""
     shared = graph_share(handle, len(partitions))
     function, first = (partial(function, handle), []) if shared is None else (function, [shared])
     return over_frames(function, first, partitions, f"{name}-{uuid4().hex[:8]}", current_client())
 
 
 def _compute_partition(read: Callable[[Any, Partition], Any], handle: object, partition: Partition) -> object:
-    """A partition, read completely, so that tasks in other threads may use it."""
+    """Read a partition completely, so that tasks in other threads may use it."""
     frame = read(handle, partition)
     synchronize()
     return frame

@@ -42,8 +42,9 @@ class Workers(Protocol):
 
 
 def workers_at(client: Any) -> dict[str, Any]:
-    """The workers of a client's cluster by their addresses, as the scheduler knows them now; {} if it does not answer
-    within `ANSWER_SECONDS`.
+    """Return the workers of a client's cluster by their addresses, as the scheduler knows them now.
+
+    {} if it does not answer within `ANSWER_SECONDS`.
 
     `Client.scheduler_info` has none at times: every two seconds a thread beside it writes one without workers there.
     """
@@ -88,11 +89,11 @@ class DaskPool:
         self.submitted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def waiting(self) -> list[Any]:
-        """The futures that were submitted, are still referenced, and have not ended."""
+        """List the futures that were submitted, are still referenced, and have not ended."""
         return [future for future in list(self.submitted) if future.status == "pending"]
 
     def preferring(self, worker: str | None) -> dict[str, Any]:
-        """Arguments of `submit` that make Dask prefer a worker for a task, and use others if that one is busy or gone.
+        """Return the arguments of `submit` that make Dask prefer a worker, and use others if it is busy or gone.
 
         Empty where some workers lack the resources that tasks of this pool take: Dask would drop that restriction
         together with the preference, send the task to such a worker, and fail there again and again without a message.
@@ -138,7 +139,7 @@ class DaskPool:
     def with_shared(
         self, function: Callable[..., Any], shared: object, tasks: int
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """(function, first arguments) for so many tasks of `function` that all have `shared` as the first argument.
+        """Return (function, first arguments) for tasks of `function` that all have `shared` as the first argument.
 
         A small value goes along with every task. A large one is copied to every worker past the scheduler, which cannot
         compute it again; on one worker alone it would draw nearly all tasks there.
@@ -148,7 +149,7 @@ class DaskPool:
         return WithShared(function, shared), []
 
     def everywhere(self, value: object) -> Any:
-        """A future of the value, which is on every worker."""
+        """Send a value to every worker; return its future."""
         return self.client.scatter([value], broadcast=True, hash=False)[0]  # a tuple alone would be scattered in parts
 
     def submit(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -164,8 +165,10 @@ class DaskPool:
         items: Iterable[Any],
         places: Mapping[int, str] | None = None,
     ) -> list[Any]:
-        """Futures of function(shared, item). `places` maps numbers of items to the workers that have their data: these
-        are preferred."""
+        """Submit function(shared, item) for each item; return the futures.
+
+        `places` maps numbers of items to the workers that have their data: these are preferred.
+        """
         items = list(items)
         function, first = self.with_shared(function, shared, len(items))
         run = uuid.uuid4().hex[:8]
@@ -187,7 +190,7 @@ class DaskPool:
         return futures
 
     def each(self, function: Callable[..., Any], *items: Sequence[Any], priority: int = 0) -> list[Any]:
-        """Futures of function(item, ..) over values or futures."""
+        """Submit function(item, ..) over values or futures; return the futures."""
         run = uuid.uuid4().hex[:8]
         keys = [f"{function.__name__}-{run}-{i:06d}" for i in range(len(items[0]))]
         return self._map_to_futures(function, *items, key=keys, priority=priority)
@@ -195,7 +198,7 @@ class DaskPool:
     def _map_to_futures(
         self, function: Callable[..., Any], *items: Sequence[Any], key: list[str], priority: int = 0, **where: Any
     ) -> list[Any]:
-        """Futures of function(item, ..), sent in batches, so that the first tasks run while others are being sent."""
+        """Submit function(item, ..) in batches, so that the first tasks run while others are being sent."""
         options = {"batch_size": BATCH, "pure": False, "priority": priority, **self.options, **where}
         futures = self.client.map(function, *items, key=key, **options)
         self.submitted.update(futures)
@@ -259,7 +262,7 @@ class DaskPool:
             raise
 
     def _locate_results(self, futures: list[Any]) -> list[tuple[str, Any]]:
-        """(a worker that has it, future) of results; the first error is raised."""
+        """Find (a worker that has it, future) of results; the first error is raised."""
         _raise_first(futures)
         if len(self.workers) == 1:
             return [(self.workers[0], future) for future in futures]
@@ -271,12 +274,13 @@ class DaskPool:
         return [self.submit(function, *args, **place) for args in arguments]
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
-        """The values of the handles. Do not change them: those on the worker that runs this task are not copies."""
+        """Return the values of the handles. Do not change them: those on the worker that runs this task are not
+        copies."""
         self.finish(handles, results=False)
         return list(self.client.gather(list(handles)))
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        """As `values`, one by one; those that are done at the same time are fetched together."""
+        """Yield the values as they arrive; those that are done at the same time are fetched together."""
         from distributed import as_completed
 
         number = {future.key: i for i, future in enumerate(handles)}
@@ -307,7 +311,7 @@ class _OnFrames:
 def over_frames(
     function: Callable[..., Any], first: Sequence[Any], partitions: Sequence[Partition], name: str, client: Any = None
 ) -> list[Any]:
-    """A Delayed of function(*first, partition) for each partition.
+    """Make a Delayed of function(*first, partition) for each partition.
 
     The scheduler computes a frame where its data are, prefers that worker for the task, and lets go of the frame
     behind the last task that takes it. A frame of this process is copied to one worker, by the transport of Dask.
@@ -327,7 +331,7 @@ def over_frames(
 
 
 def _raise_first(futures: Iterable[Any]) -> None:
-    """The first error among futures that are done, if there is one."""
+    """Raise the first error among futures that are done, if any."""
     for future in futures:
         if future.status in ("error", "cancelled"):
             future.result()

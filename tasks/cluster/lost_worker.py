@@ -40,7 +40,7 @@ def _make_lost_worker_error(call: str, pool: Pool, times: int, engine: str) -> T
 
 
 def smaller_work(stage: str) -> str:
-    """The settings that make the work of a stage, or of a call from Python, smaller.
+    """Name the settings that make the work of a stage, or of a call from Python, smaller.
 
     >>> smaller_work("shuffle_write"), smaller_work("fit")
     ('a higher output.files or a smaller output.row_group_size', 'a smaller partition_size of the Dataset')

@@ -96,7 +96,7 @@ class Sampler:
     def __init__(self, worker: Worker) -> None:
         self.worker = weakref.ref(worker)
         self.process = psutil.Process()
-        self.device = _device()
+        self.device = _open_device()
         self.samples: deque[UsageSample] = deque(maxlen=1200)
         self.last_request = time.monotonic()
         self.thread: threading.Thread | None = None
@@ -126,7 +126,7 @@ class Sampler:
         )
 
     def since(self, moment: float) -> list[UsageSample]:
-        """The last sample before a moment and those after it, up to now; keeps the thread going for `LEASE` seconds."""
+        """Return the last sample before a moment and those after it; keeps the thread going for `LEASE` seconds."""
         self.last_request = time.monotonic()
         self.sample()
         with _making:
@@ -151,7 +151,7 @@ class Sampler:
 
 
 def look(moment: float, dask_worker: Worker) -> dict[str, Any]:
-    """The description of a worker, and its samples around and after a moment; `client.run` runs it on every worker."""
+    """Describe a worker, with its samples around and after a moment; `client.run` runs this on every worker."""
     address = str(dask_worker.address)
     with _making:
         if address not in _samplers:
@@ -175,21 +175,22 @@ def look(moment: float, dask_worker: Worker) -> dict[str, Any]:
 
 
 def _count_spilled_bytes(data: object) -> tuple[int, int]:
-    """Bytes of a worker's results that stand spilled to the host (from a GPU) and to disk, of either Dask's stores."""
+    """Count the bytes of a worker's results that are spilled to the host (from a GPU) and to disk, in either of Dask's
+    stores."""
     if hasattr(data, "spilled_total"):
         return 0, int(data.spilled_total.disk)
     host = getattr(data, "host_buffer", None)
     disk = getattr(data, "disk", None)
-    return int(getattr(getattr(host, "fast", None), "total_weight", 0)), _weight(disk)
+    return int(getattr(getattr(host, "fast", None), "total_weight", 0)), _sum_weights(disk)
 
 
-def _weight(disk: object) -> int:
+def _sum_weights(disk: object) -> int:
     weights = getattr(disk, "weights", None) or getattr(getattr(disk, "d", None), "weights", None)
     return int(sum(weights.values())) if weights else 0
 
 
-def _device() -> _Device | None:
-    """The GPU of this process; None where there is no GPU, driver or NVML."""
+def _open_device() -> _Device | None:
+    """Open the GPU of this process; None without a GPU, driver or NVML."""
     try:
         return _Device()
     except Exception:
@@ -252,7 +253,7 @@ class Watch:
         self.client = client
         self.addresses = list(addresses)
         self.began = time.time()
-        self.here = _this_worker()
+        self.here = _find_this_worker()
         self.workers: dict[str, dict[str, Any]] = {}
         self.done = threading.Event()
         self.thread = threading.Thread(target=self._follow, name="rowmill-watch", daemon=True)
@@ -291,8 +292,8 @@ class Watch:
             self.read()
 
 
-def _this_worker() -> Worker | None:
-    """The worker that runs this very task, or None."""
+def _find_this_worker() -> Worker | None:
+    """Return the worker that runs this very task, or None."""
     from distributed import get_worker
 
     try:
@@ -325,7 +326,7 @@ def thin_samples(samples: list[UsageSample]) -> list[UsageSample]:
 
 
 def samples_path(staging: Path, title: str) -> Path:
-    """Where the samples of the workers of a stage wait for the report."""
+    """Return the path where the samples of the workers of a stage wait for the report."""
     return staging / "samples" / f"{title.replace(' ', '-')}.json"
 
 
@@ -339,7 +340,7 @@ def save(path: Path, workers: dict[str, dict[str, Any]]) -> None:
 
 
 def load(path: Path) -> dict[str, dict[str, Any]]:
-    """The samples that `save` wrote; {} if the file is missing or damaged."""
+    """Read the samples that `save` wrote; {} if the file is missing or damaged."""
     try:
         workers = json.loads(path.read_text())
         return {a: {**w, "samples": [UsageSample(*s) for s in w["samples"]]} for a, w in workers.items()}

@@ -70,7 +70,7 @@ def inject_out_of_memory(stage: str, number: int, depth: int) -> None:
 def in_halves(
     stage: str, work: Callable[[Partition], Any], partition: Partition, floor: int, source: object, engine: str
 ) -> list[Any]:
-    """The partition's result, or after an out-of-memory those of its halves, down to one block or `floor` bytes.
+    """Compute a partition's result; after an out-of-memory those of its halves, down to one block or `floor` bytes.
 
     A process works on halves one after another, whatever the number of its threads. GiveUpError with figures if even
     the smallest part does not fit; `source` is the plan that names its file.
@@ -85,8 +85,10 @@ def in_halves(
 
 
 def fitting_parts(part: Partition, limit: int, floor: int, engine: str) -> list[Partition]:
-    """The partition in parts that fit into `limit` bytes as they compute (0: no limit), each of at least a block and
-    of at least `floor` bytes."""
+    """Divide a partition into parts that fit into `limit` bytes as they compute (0: no limit).
+
+    Each has at least a block, and at least `floor` bytes.
+    """
     if not limit or copies(engine) * part.nbytes <= limit:
         return [part]
     halves = _divide(part, floor)
@@ -94,13 +96,14 @@ def fitting_parts(part: Partition, limit: int, floor: int, engine: str) -> list[
 
 
 def _divide(part: Partition, floor: int) -> tuple[Partition, ...]:
-    """The halves of a partition; () for one block, and where they would have less than `floor` bytes."""
+    """Divide a partition into halves; () for one block, and if they would have less than `floor` bytes."""
     halves = part.halves()
     return () if len(halves) == 1 or part.nbytes // 2 < floor else halves
 
 
 def work_of_a_thread(engine: str, pieces_in_memory: bool = True) -> int:
-    """Bytes that a thread of this CPU worker may take at once; 0 without a limit, with GPUs, or outside of a worker."""
+    """Return the bytes that a thread of this CPU worker may take; 0 without a limit, with GPUs, or outside of a
+    worker."""
     limit = 0 if engine == "cudf" else worker_limit()
     if not limit:
         return 0
@@ -120,7 +123,7 @@ def _in_halves(
             raise
         halves = _divide(part, floor)
         if not halves:
-            raise _too_large(part, floor, place, error) from error
+            raise _make_too_large_error(part, floor, place, error) from error
     else:
         yield result
         return
@@ -132,7 +135,7 @@ def _in_halves(
 
 
 def frugal(work: Callable[P, T]) -> Callable[P, T]:
-    """The function; if memory is short and columns are cached, empties the cache and calls the function once more."""
+    """Wrap a function: if memory is short and columns are cached, it empties the cache and is called once more."""
 
     @functools.wraps(work)
     def retry_without_cache(*args: P.args, **options: P.kwargs) -> T:
@@ -155,7 +158,8 @@ def in_runs(
     attempt: Callable[[int], Any],
     refusal: Callable[[BaseException], GiveUpError],
 ) -> tuple[Any, int]:
-    """(attempt(runs), halvings): work on rows in `first`, twice, four times .. as many runs until memory is enough.
+    """Call attempt(runs) with `first`, twice, four times .. as many runs until memory is enough; return (result,
+    halvings).
 
     From the second attempt on, only one such attempt works in this process at a time. If it fails with `most` runs,
     working alone, the refusal is raised.
@@ -188,7 +192,7 @@ def explain_out_of_memory(stage: str, engine: str) -> Iterator[None]:
         raise TransientError(f"there is not enough memory for {stage}", why=shortage(error, engine), do=do) from error
 
 
-def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseException) -> GiveUpError:
+def _make_too_large_error(part: Partition, floor: int, place: tuple[Any, str], error: BaseException) -> GiveUpError:
     source, engine = place
     unit = UNITS.get(getattr(source, "format", ""))
     size = f"{part.rows:,} rows from row {part.first_row:,}, about {amount(part.nbytes)} decoded"
@@ -199,11 +203,11 @@ def _too_large(part: Partition, floor: int, place: tuple[Any, str], error: BaseE
         what = "a partition as small as run.min_partition_size does not fit into memory"
         lower = f"set run.min_partition_size (now {amount(floor)}) to {most_amount(part.nbytes // 2)}"
         do = f"{lower}, or {more_memory(engine)}"
-    where = f"partition {part.number}: {size}{_file_of(part, source)}"
+    where = f"partition {part.number}: {size}{_describe_file(part, source)}"
     return GiveUpError(what, where=where, why=shortage(error, engine), do=do)
 
 
-def _file_of(part: Partition, source: object) -> str:
+def _describe_file(part: Partition, source: object) -> str:
     files = getattr(source, "files", ())
     piece = part.blocks[0].pieces[0] if part.blocks[0].pieces else None
     if piece is None or piece.file >= len(files):
@@ -213,13 +217,13 @@ def _file_of(part: Partition, source: object) -> str:
 
 
 def shortage(error: BaseException, engine: str) -> str:
-    """In words: what failed, and how much memory there is."""
+    """Describe what failed, and how much memory is available."""
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}; {available(engine)}"
 
 
 def available(engine: str) -> str:
-    """In words: the memory of this process for frames, of its GPU or the worker's share of the host."""
+    """Describe the memory of this process for frames: of its GPU, or the worker's share of the host."""
     if engine == "cudf":
         free, total = engines.device_memory()
         return f"{amount(free)} of the GPU's {amount(total)} are free"
@@ -231,7 +235,8 @@ def available(engine: str) -> str:
 
 
 def worker_limit() -> int:
-    """Bytes that this Dask worker may use of its host's memory; 0 without a limit, or outside of one."""
+    """Return the bytes that this Dask worker may use of its host's memory; 0 without a limit, or outside of a
+    worker."""
     if "distributed" not in sys.modules:
         return 0
     from distributed import get_worker
@@ -243,6 +248,6 @@ def worker_limit() -> int:
 
 
 def more_memory(engine: str) -> str:
-    """What to change so that a thread has more memory."""
+    """Describe what to change so that a thread has more memory."""
     limit = "cluster.rmm_pool_size" if engine == "cudf" else "cluster.memory_limit"
     return f"give each thread more memory: raise {limit} or lower cluster.threads_per_worker"

@@ -10,32 +10,35 @@ SMALLER = 3  # times as many partitions on the CPU: a small one costs nothing mo
 
 
 def computing_threads(engine: str, workers: Workers) -> int:
-    """How many partitions are computed at once."""
+    """Count the partitions that are computed at once."""
     if engine != "cudf":
         return workers.threads
     return min(workers.threads, admission.places(_each_gpu(workers)) * len(workers.workers))
 
 
 def partition_limit(engine: str, workers: Workers) -> int | None:
-    """Bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if
+    """Return the bytes of a partition of which a GPU takes as many as are planned for it; None without GPUs, or if
     unknown yet."""
     return admission.fitting_partition(_each_gpu(workers)) if engine == "cudf" and workers.device_memory else None
 
 
 def worker_memory(engine: str, workers: Workers) -> int:
-    """Bytes of which `part_mem_fraction` is a share: the memory of the smallest worker, with cuDF of its GPU; 0 if
-    unknown yet."""
+    """Return the bytes of which `part_mem_fraction` is a share: the memory of the smallest worker, with cuDF of its
+    GPU.
+
+    0 if it is unknown yet.
+    """
     return workers.smallest_device_memory if engine == "cudf" else workers.smallest_memory
 
 
 def sizing(engine: str, workers: Workers, smallest: int = SMALLEST) -> Sizing:
-    """The limits of the partitions of a source that these workers read."""
+    """Return the limits of the partitions of a source that these workers read."""
     limit = partition_limit(engine, workers)
     return Sizing(dividing_threads(engine, workers), smallest, worker_memory(engine, workers), limit)
 
 
 def threads_of_each(workers: Workers) -> int:
-    """The threads of each worker, at least one."""
+    """Return the threads of each worker, at least one."""
     return max(workers.threads // max(len(workers.workers), 1), 1)
 
 
@@ -44,7 +47,7 @@ def _each_gpu(workers: Workers) -> int:
 
 
 def dividing_threads(engine: str, workers: Workers) -> int:
-    """Threads that a source is divided for.
+    """Count the threads that a source is divided for.
 
     On the CPU three times as many as there are: what a partition makes on its way is memory that the system has to
     clear first, and of twelve small partitions a thread needs a third of what four take. On GPUs one for each: it gets

@@ -13,7 +13,8 @@ Done = Callable[[int, Any], None]
 
 
 def count_pickled_bytes(value: object) -> int:
-    """The bytes of the pickled value, buffers included; copies no buffer. A JobError for one that cannot be pickled."""
+    """Count the bytes of the pickled value, buffers included; copies no buffer. A JobError for one that cannot be
+    pickled."""
     from distributed.protocol import pickle
 
     buffers: list[Any] = []
@@ -59,7 +60,8 @@ class Pool(Protocol):
     def map(
         self, function: Callable[[Any, Any], Any], shared: object, items: Sequence[Any], done: Done | None = None
     ) -> list[Any]:
-        """Results in the order of the items; calls `done(number, result)` for each. The first error ends the rest."""
+        """Return results in the order of the items; calls `done(number, result)` for each. The first error ends the
+        rest."""
         ...
 
     def gather(
@@ -70,11 +72,12 @@ class Pool(Protocol):
         items: Sequence[Any],
         done: Done | None = None,
     ) -> list[Any]:
-        """Handles of the results, merged FAN_IN at a time as they come; `done(number, None)` for each result."""
+        """Return handles of the results, merged FAN_IN at a time as they come; calls `done(number, None)` for each
+        result."""
         ...
 
     def call(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], here: bool = False) -> list[Any]:
-        """Handles of function(*arguments); handles and lists of handles among the arguments become their values.
+        """Return handles of function(*arguments); handles and lists of handles among the arguments become their values.
 
         `here`: preferably in the process of the caller, if that is a worker.
         """
@@ -88,16 +91,16 @@ class Pool(Protocol):
         ...
 
     def values(self, handles: Sequence[Any]) -> list[Any]:
-        """The values of the handles."""
+        """Return the values of the handles."""
         ...
 
     def arriving(self, handles: list[Any]) -> Iterator[tuple[int, Any]]:
-        """(number of the handle, its value), one after another as they are done; empties the list."""
+        """Yield (number of the handle, its value), one after another as they are done; empties the list."""
         ...
 
 
 def merge_groups(pool: Pool, merge: Callable[[list[Any]], Any], groups: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each group of handles the handle of all merged, FAN_IN at a time; the merges of groups run side by side."""
+    """Merge each group of handles to one, FAN_IN at a time; the merges of groups run side by side."""
     levels = [list(group) for group in groups]
     while any(len(level) > 1 for level in levels):
         cuts = [[level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)] for level in levels]

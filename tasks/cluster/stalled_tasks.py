@@ -41,7 +41,7 @@ class Stall:
         self.last: tuple[int, int] = (0, -1)
 
     def check(self) -> Facts | None:
-        """The scheduler's facts once nothing has moved for `seconds`; else None."""
+        """Return the scheduler's facts once nothing has moved for `seconds`; else None."""
         now = time.monotonic()
         try:
             count = len(self.waiting())
@@ -116,14 +116,16 @@ def expect_workers(client: Client, cluster: Any, seconds: float) -> None:
 
 
 async def lose_silent_workers(seconds: float, dask_scheduler: Scheduler) -> None:
-    """In a scheduler: restart the workers that have sent no sign for so long (stopped, or waiting for a dead mount), as
-    Dask does by itself after minutes. Their tasks fail as those of killed workers do."""
+    """Restart, in a scheduler, the workers that have been silent for so long (stopped, or waiting for a dead mount).
+
+    Dask does that by itself after minutes. Their tasks fail as those of killed workers do.
+    """
     dask_scheduler.worker_ttl = seconds
     await dask_scheduler.check_worker_ttl()
 
 
 def moves_of(dask_scheduler: Scheduler) -> dict[str, Any]:
-    """In a scheduler: how many moves it has made, how many tasks run, and whether workers are expected.
+    """Return, in a scheduler, how many moves it has made, how many tasks run, and whether workers are expected.
 
     A stage itself has left the threads of its worker and waits for its tasks: it does not count. A worker that takes
     in results of others, or has not reported for a while, may be about to run something.
@@ -140,7 +142,7 @@ def moves_of(dask_scheduler: Scheduler) -> dict[str, Any]:
 
 
 def state_of(dask_scheduler: Scheduler) -> dict[str, Any]:
-    """In a scheduler: the tasks that wait, their restrictions, and the resources of the workers."""
+    """Describe, in a scheduler, the tasks that wait, their restrictions, and the resources of the workers."""
     workers = list(dask_scheduler.workers.values())
     stages = {task.key for worker in workers for task in worker.long_running}
     waiting = [
@@ -176,7 +178,7 @@ def state_of(dask_scheduler: Scheduler) -> dict[str, Any]:
 
 
 def has_begun(key: Key, dask_scheduler: Scheduler) -> bool:
-    """In a scheduler: whether a worker runs a task, or it has ended."""
+    """Return, in a scheduler, whether a worker runs a task, or it has ended."""
     task = dask_scheduler.tasks.get(key)
     if task is None or task.state in ("memory", "erred"):
         return True
@@ -184,7 +186,7 @@ def has_begun(key: Key, dask_scheduler: Scheduler) -> bool:
 
 
 def text_of(facts: Facts) -> str:
-    """What a scheduler knows of tasks that do not move, in words.
+    """Describe what a scheduler knows of tasks that do not move.
 
     >>> text_of({"states": {"waiting": 2}, "names": {"cut": 2}, "tasks": [], "workers": {}})
     '2 waiting (2 cut)'
@@ -197,14 +199,14 @@ def text_of(facts: Facts) -> str:
             ", ".join(
                 [
                     f"{task['key']} is {task['state']}",
-                    *([f"takes {_amounts(task['resources'])}"] if task["resources"] else []),
+                    *([f"takes {_format_amounts(task['resources'])}"] if task["resources"] else []),
                     *([f"is asked of {' '.join(task['workers'])}"] if task["workers"] else []),
                     *([f"was given to {task['on']}"] if task["on"] else []),
                 ]
             )
         )
     for address, worker in facts["workers"].items():
-        offers = _amounts(worker["resources"]) or "nothing"
+        offers = _format_amounts(worker["resources"]) or "nothing"
         lines.append(
             f"worker {worker['name']} ({address}) is {worker['status']} with {worker['threads']} thread(s) and "
             f"{worker['tasks']} task(s), offers {offers}"
@@ -219,5 +221,5 @@ def _count_names(names: Iterator[str]) -> dict[str, int]:
     return counts
 
 
-def _amounts(resources: Mapping[str, float]) -> str:
+def _format_amounts(resources: Mapping[str, float]) -> str:
     return " ".join(f"{name}={amount:g}" for name, amount in resources.items())

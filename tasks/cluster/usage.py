@@ -1,17 +1,19 @@
-"""What workers used, by the samples that were taken of them: cores, GPUs, energy, bytes that they sent each other."""
+"""What workers used, computed from their samples: cores, GPUs, energy, bytes that they sent each other."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import UsageSample
 
+# Workers by address, or GPUs by UUID. Each is what `tasks.cluster.monitor.look` returns: host, pid, gpu_uuid,
+# transport, samples (in the order of time; empty for a worker that could not be sampled), ..
 Workers = Mapping[str, Mapping[str, Any]]
 
 
-def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
-    """The GPUs that compute, by UUID, each with the samples of all its workers: what is the GPU's counts once."""
+def group_by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
+    """Return the GPUs that compute, by UUID. Samples of workers that share a GPU are merged: its figures count once."""
     gpus: dict[str, dict[str, Any]] = {}
     for w in workers.values():
         if (uuid := w.get("gpu_uuid")) and w["samples"]:
@@ -20,19 +22,25 @@ def by_gpu(workers: Workers) -> dict[str, dict[str, Any]]:
     return gpus
 
 
-def measure_growth(workers: Workers, field: str) -> float:
-    """By how much a counter grew in all workers together."""
-    place = UsageSample._fields.index(field)
-    return float(sum(w["samples"][-1][place] - w["samples"][0][place] for w in workers.values() if w["samples"]))
+def list_readings(samples: Sequence[UsageSample], field: str) -> list[tuple[float, Any]]:
+    """List (time, value) of a field for the samples in which the field could be read."""
+    readings = [(sample.at, getattr(sample, field)) for sample in samples]
+    return [(moment, value) for moment, value in readings if value is not None]
 
 
-def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
-    """By how much a counter of a GPU grew; None where the GPU does not offer it.
+def measure_growth(worker: Mapping[str, Any], field: str) -> float:
+    """Measure by how much a counter of a worker's process grew. Such a counter never starts again."""
+    readings = [value for _, value in list_readings(worker["samples"], field)]
+    return float(readings[-1] - readings[0]) if readings else 0.0
 
-    The counter may start again at 0, with its driver or since it was full: a reading below half of the last one is
-    such a start. A smaller step back is not: two processes have read the counter at about the same time.
+
+def measure_gpu_growth(gpu: Mapping[str, Any], field: str) -> int | None:
+    """Measure by how much a counter of a GPU grew; None if the GPU does not offer it.
+
+    The counter may start again at 0, when its driver is loaded or when it overflows: a reading below half of the last
+    one is such a start. A smaller step back is not: two processes have read the counter at about the same time.
     """
-    readings = [value_of(s, field) for s in gpu["samples"] if value_of(s, field) is not None]
+    readings = [value for _, value in list_readings(gpu["samples"], field)]
     growth = 0
     last = readings[0] if readings else 0
     for reading in readings:
@@ -45,60 +53,59 @@ def counter_growth(gpu: Mapping[str, Any], field: str) -> int | None:
     return growth if len(readings) > 1 else None
 
 
-def seconds_sampled(workers: Workers) -> float:
-    """Seconds from the first sample to the last."""
+def measure_seconds(workers: Workers) -> float:
+    """Measure the seconds from the first sample to the last; at least one worker must have samples."""
     moments = [s.at for w in workers.values() for s in w["samples"]]
     return max(moments) - min(moments)
 
 
-def resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
-    """What workers took from the first sample of a stage to the last, by names of RESOURCES, without unknown ones.
+def measure_resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
+    """Measure what workers took from the first sample of a stage to the last.
 
-    A process with several workers counts once, and so does a GPU. Its energy includes what others do on it.
+    The keys are those of `tasks.core.stage_results.RESOURCES`; values that are not known are left out. A process with
+    several workers counts once, and so does a GPU. Its energy includes what other programs do on it.
     """
     if not any(w["samples"] for w in workers.values()):
         return {}
     cores: dict[Any, float] = {}
-    for address, w in workers.items():
+    for w in workers.values():
         process = (w.get("host"), w.get("pid"))
-        cores[process] = max(cores.get(process, 0.0), measure_growth({address: w}, "cpu"))
-    known = {"core_seconds": sum(cores.values())}
-    gpus = by_gpu(workers)
-    millijoules = [energy for gpu in gpus.values() if (energy := counter_growth(gpu, "energy")) is not None]
+        cores[process] = max(cores.get(process, 0.0), measure_growth(w, "cpu"))
+    taken = {"core_seconds": sum(cores.values())}
+    gpus = group_by_gpu(workers)
+    energies = [measure_gpu_growth(gpu, "energy") for gpu in gpus.values()]
+    millijoules = [energy for energy in energies if energy is not None]
     if gpus:
-        known["gpu_seconds"] = sum(seconds_sampled({uuid: gpu}) for uuid, gpu in gpus.items())
+        taken["gpu_seconds"] = sum(measure_seconds({uuid: gpu}) for uuid, gpu in gpus.items())
     if gpus and len(millijoules) == len(gpus):
-        known["energy_joules"] = sum(millijoules) / 1000
+        taken["energy_joules"] = sum(millijoules) / 1000
     if price_per_hour is not None:
-        known["cost"] = price_per_hour * seconds_sampled(workers) / 3600
-    return {name: round(value, 6) for name, value in known.items()}
+        taken["cost"] = price_per_hour * measure_seconds(workers) / 3600
+    return {name: round(value, 6) for name, value in taken.items()}
 
 
-def highest(workers: Workers, field: str) -> float | None:
-    """The largest value that was seen on any worker; None where none was seen."""
-    values = [value_of(s, field) for w in workers.values() for s in w["samples"] if value_of(s, field) is not None]
+def find_maximum(workers: Workers, field: str) -> float | None:
+    """Find the largest value of a field on any worker; None if no sample has one."""
+    values = [value for w in workers.values() for _, value in list_readings(w["samples"], field)]
     return max(values, default=None)
 
 
 def sum_sent_bytes(workers: Workers) -> dict[str, float]:
-    """Bytes that several workers sent to each other by transport (cuda ipc, memory of the host, tcp, ucx, inproc); {}
-    where none were."""
+    """Sum the bytes that workers sent to each other, by transport; {} for a single worker, or if nothing was sent."""
+    if len(workers) < 2:
+        return {}
     nbytes_by: dict[str, float] = {}
-    for address, w in workers.items() if len(workers) > 1 else ():
-        for how, nbytes in count_sent_bytes({address: w}, w["transport"]).items():
-            nbytes_by[how] = nbytes_by.get(how, 0.0) + nbytes
+    for w in workers.values():
+        for transport, nbytes in split_sent_bytes(w).items():
+            nbytes_by[transport] = nbytes_by.get(transport, 0.0) + nbytes
     return {transport: nbytes for transport, nbytes in nbytes_by.items() if nbytes}
 
 
-def count_sent_bytes(worker: Workers, transport: str) -> dict[str, float]:
-    """Bytes that others copied out of a worker's GPU and out of its host memory, and those that it sent."""
-    lent = measure_growth(worker, "lent")
+def split_sent_bytes(worker: Mapping[str, Any]) -> dict[str, float]:
+    """Divide the bytes that a worker sent by transport: `cuda ipc` for those that others copied out of its GPU, `host
+    memory` for those out of its host memory, and its own (tcp, ucx, inproc) for the rest."""
+    by_ipc = measure_growth(worker, "lent")
     on_host = measure_growth(worker, "lent_on_host")
-    rest = max(
-        measure_growth(worker, "sent") - lent - on_host, 0.0
-    )  # Dask counts the results, we their buffers, padded
-    return {"cuda ipc": lent, "host memory": on_host, transport: rest}
-
-
-def value_of(sample: UsageSample, field: str) -> Any:
-    return getattr(sample, field)
+    # May be below 0: Dask counts the results, rowmill their buffers, which are padded.
+    rest = measure_growth(worker, "sent") - by_ipc - on_host
+    return {"cuda ipc": by_ipc, "host memory": on_host, worker["transport"]: max(rest, 0.0)}

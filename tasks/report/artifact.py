@@ -22,7 +22,8 @@ MARKDOWN = 80_000  # characters of a Markdown artifact
 def stage_markdown(
     result: StageResult, diagram: str = "", workers: usage.Workers | None = None, dashboard: str = ""
 ) -> str:
-    """Numbers of a stage, what its workers did, throughput and memory as plots, and the workflow as a diagram.
+    """Write the figures of a stage, what its workers did, plots of throughput and memory, and the workflow as a
+    diagram.
 
     `diagram` is an SVG, `workers` are samples as tasks.cluster.monitor takes them, `dashboard` is a link that works
     while the run lives.
@@ -32,7 +33,7 @@ def stage_markdown(
     sample = [f"**Made-up data**: {escape_markdown(made_up)}."] if made_up else []
     parts = [f"### {result.line}", *sample, where, markdown_numbers(result)]
     if workers and not result.reused:
-        parts += _of_workers(result, workers)
+        parts += _describe_workers(result, workers)
     if dashboard:
         parts.append(f"[Dask dashboard]({dashboard}) (while the run lives)")
     if diagram:
@@ -50,7 +51,7 @@ def stage_markdown(
 
 
 def markdown_numbers(result: StageResult) -> str:
-    """The figures of a stage as a Markdown table; nothing that did not happen (`reused`, `halved`) has a row."""
+    """Write the figures of a stage as a Markdown table; what did not happen (`reused`, `halved`) has no row."""
     seconds = max(result.seconds, 1e-9)
     rows = [("rows", f"{result.rows:,}"), ("seconds", f"{result.seconds:.2f}")]
     rows += [("rows per second", f"{result.rows / seconds:,.0f}"), ("bytes", amount(result.nbytes))]
@@ -68,7 +69,7 @@ def _collect_moments(result: StageResult) -> dict[str, float]:
     return {name: moment for name, moment in moments.items() if moment is not None}
 
 
-def _of_workers(result: StageResult, workers: usage.Workers) -> list[str]:
+def _describe_workers(result: StageResult, workers: usage.Workers) -> list[str]:
     began = result.began or 0.0
     ended = result.ended or result.seconds
     rows = series.worker_rows(workers, ended - began)
@@ -86,7 +87,7 @@ def _format_fact(value: object) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A moment as UTC text.
+    """Format a moment as UTC text.
 
     >>> clock(0)
     '1970-01-01 00:00:00.0 UTC'
@@ -95,7 +96,7 @@ def clock(seconds: float) -> str:
 
 
 def files_table(result: WriteResult) -> str:
-    """The files of a shuffle_write as a Markdown table, the first `PARTS`, with the sums of the others."""
+    """Tabulate the files of a shuffle_write as Markdown: the first `PARTS`, with the sums of the others."""
     parts = result.parts
     rows = [{name: part[name] for name in ("path", "rows", "bytes", "xxh3_128")} for part in parts[:PARTS]]
     if rest := parts[PARTS:]:

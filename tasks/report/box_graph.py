@@ -39,7 +39,7 @@ def graph(
     arrows: Sequence[Arrow],
     note: str = "",
 ) -> str:
-    """Boxes (kind and text) in columns by depth, with curves between them; those of the kind `learns` are dotted.
+    """Draw boxes (kind and text) in columns by depth, with curves between them; those of the kind `learns` are dotted.
 
     A line over several columns passes between their boxes, not behind them. A box is as high as the mean of those that
     it takes from, where there is room.
@@ -55,16 +55,16 @@ def graph(
     right = max((place.left + place.width for place in places.values()), default=0.0)
     lowest = max((place.middle for place in places.values()), default=0.0)
     size = (max(round(right + 8), 200), round(lowest + (46 if note else 26)))
-    body = "".join(_curve(places[start], places[end], kind, end in boxes) for start, end, kind in steps)
-    body += "".join(_line(places[bend], bend.kind) for bend in bends)
-    body += "".join(_box(places[key], *boxes[key]) for key in boxes)
+    body = "".join(_draw_arrow(places[start], places[end], kind, end in boxes) for start, end, kind in steps)
+    body += "".join(_draw_line(places[bend], bend.kind) for bend in bends)
+    body += "".join(_draw_box(places[key], *boxes[key]) for key in boxes)
     if note:
         body += label(8, size[1] - 10, note)
     return figure(size, "", body, [])
 
 
 def split_at_columns(depths: Mapping[Hashable, int], arrows: Sequence[Arrow]) -> list[Arrow]:
-    """The arrows in steps from one column to the next.
+    """Divide the arrows into steps from one column to the next.
 
     >>> split_at_columns({"a": 0, "b": 2}, [("a", "b", "after")])
     [('a', Bend(origin='a', kind='after', column=1), 'after'), (Bend(origin='a', kind='after', column=1), 'b', 'after')]
@@ -81,7 +81,7 @@ def split_at_columns(depths: Mapping[Hashable, int], arrows: Sequence[Arrow]) ->
 
 
 def in_order(columns: Sequence[Sequence[Hashable]], steps: Sequence[Arrow]) -> list[list[Hashable]]:
-    """The columns sorted by the mean place of what each box is connected with, so that few lines cross.
+    """Sort the columns by the mean place of what each box is connected with, so that few lines cross.
 
     >>> in_order([["a", "b"], ["c", "d"]], [("a", "d", "after"), ("b", "c", "after")])
     [['a', 'b'], ['d', 'c']]
@@ -105,7 +105,8 @@ def in_order(columns: Sequence[Sequence[Hashable]], steps: Sequence[Arrow]) -> l
 def _sort_by_neighbours(
     column: Sequence[Hashable], neighbours: Sequence[Hashable], connected: Mapping[Hashable, Sequence[Hashable]]
 ) -> list[Hashable]:
-    """A column by the mean number of its neighbours in the column next to it; a box without any keeps its number."""
+    """Sort a column by the mean number of its neighbours in the column next to it; a box without any keeps its
+    number."""
     number_of = {key: number for number, key in enumerate(neighbours)}
     wanted: dict[Hashable, float] = {}
     for number, key in enumerate(column):
@@ -117,7 +118,7 @@ def _sort_by_neighbours(
 def put_in_place(
     columns: Sequence[Sequence[Hashable]], steps: Sequence[Arrow], boxes: Mapping[Hashable, tuple[str, str]]
 ) -> dict[Hashable, BoxPlace]:
-    """Where each box and each bend goes: column by column from the left, from top to bottom."""
+    """Place each box and each bend: column by column from the left, from top to bottom."""
     places: dict[Hashable, BoxPlace] = {}
     before: dict[Hashable, list[Hashable]] = {}
     for start, end, _ in steps:
@@ -152,29 +153,29 @@ def letter_width(letter: str) -> float:
     return 7.6 if letter.isupper() else 6.0
 
 
-def _curve(start: BoxPlace, end: BoxPlace, kind: str, at_box: bool) -> str:
+def _draw_arrow(start: BoxPlace, end: BoxPlace, kind: str, at_box: bool) -> str:
     x0 = start.left + start.width
     y0 = start.middle
     x1 = end.left
     y1 = end.middle
     half = (x1 - x0) / 2
     path = f"M{x0:.0f} {y0:.0f}C{x0 + half:.0f} {y0:.0f} {x1 - half:.0f} {y1:.0f} {x1:.0f} {y1:.0f}"
-    drawn = f'<path d="{path}" fill="none" stroke="{MUTED}"{_dots(kind)}/>'
+    drawn = f'<path d="{path}" fill="none" stroke="{MUTED}"{_draw_dots(kind)}/>'
     if not at_box:
         return drawn
     return drawn + f'<circle cx="{x1:.0f}" cy="{y1:.0f}" r="2.2" fill="{MUTED}"/>'
 
 
-def _line(place: BoxPlace, kind: str) -> str:
+def _draw_line(place: BoxPlace, kind: str) -> str:
     path = f"M{place.left:.0f} {place.middle:.0f}H{place.left + place.width:.0f}"
-    return f'<path d="{path}" fill="none" stroke="{MUTED}"{_dots(kind)}/>'
+    return f'<path d="{path}" fill="none" stroke="{MUTED}"{_draw_dots(kind)}/>'
 
 
-def _dots(kind: str) -> str:
+def _draw_dots(kind: str) -> str:
     return ' stroke-dasharray="3 4"' if kind == "learns" else ""
 
 
-def _box(place: BoxPlace, kind: str, text: str) -> str:
+def _draw_box(place: BoxPlace, kind: str, text: str) -> str:
     fill, stroke, corner = {"operator": ("#d7efe9", COLOURS[0], 12)}.get(kind, ("#ffffff", MUTED, 2))
     frame = rect(place.left, place.middle - 12, place.width, 24, fill, f'rx="{corner}" stroke="{stroke}"')
     return frame + label(place.left + place.width / 2, place.middle + 4, text, "middle", INK)

@@ -33,7 +33,7 @@ class Box:
 
 
 def operator_text(op: Operator, most: int = IN_TABLE) -> str:
-    """An operator with the parameters that were given, cut to `most` characters.
+    """Describe an operator with the parameters that were given, cut to `most` characters.
 
     >>> from rowmill import ops
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
@@ -58,7 +58,7 @@ def names_text(names: Sequence[str], most: int = NAMES) -> str:
 
 
 def boxes(bound: Bound) -> dict[Any, Box]:
-    """The boxes by key, in the order of the graph, what nothing of the output needs left out."""
+    """Make the boxes by key, in the order of the graph, without those that the output does not need."""
     steps: dict[int, list[Step]] = {}
     for step in {s.key: s for s in [*bound.needed_steps(bound.targets), *bound.filters]}.values():
         steps.setdefault(step.node, []).append(step)
@@ -100,7 +100,7 @@ def _with_sources(bound: Bound, uses: dict[str, set[Any]], by_key: dict[Any, Box
 
 
 def draw_workflow(bound: Bound) -> str:
-    """The workflow as a picture: columns on the left, outputs on the right, dotted where values are only learned from.
+    """Draw the workflow: columns on the left, outputs on the right, dotted where values are only learned from.
 
     An SVG image is shown by every page of Prefect, and by a report without a network; Mermaid is not. Of each kind the
     first `BOXES` boxes are drawn, and how many there are more.
@@ -120,11 +120,11 @@ def draw_workflow(bound: Bound) -> str:
         if origin in shown
     ]
     note = f"not drawn: {', '.join(more)}" if more else ""
-    return graph({key: (box.kind, box.text) for key, box in shown.items()}, _depths(shown), lines, note)
+    return graph({key: (box.kind, box.text) for key, box in shown.items()}, _compute_depths(shown), lines, note)
 
 
-def _depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
-    """The column of every box: one beyond those that it takes from, outputs last."""
+def _compute_depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
+    """Compute the column of every box: one beyond those that it takes from, outputs last."""
     depths: dict[Any, int] = {}
 
     def depth_of(key: Any) -> int:
@@ -140,7 +140,7 @@ def _depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
 
 
 def ways(bound: Bound) -> list[dict[str, str]]:
-    """Rows of a table: which source columns go through which operators into which outputs."""
+    """Tabulate which source columns go through which operators into which outputs."""
     rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for place, name in bound.targets:
         steps = _trace_steps(bound, place, name)
@@ -161,7 +161,7 @@ def ways(bound: Bound) -> list[dict[str, str]]:
 
 
 def _trace_steps(bound: Bound, place: int, name: str) -> list[Step]:
-    """The steps that make a column, in graph order; what they only learn from left out."""
+    """Trace the steps that make a column, in graph order, without those that it only learns from."""
     applied: dict[str, Step] = {}
     todo = [bound.origin(place, name)]
     while todo:
@@ -173,7 +173,8 @@ def _trace_steps(bound: Bound, place: int, name: str) -> list[Step]:
 
 
 def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
-    """The picture of a run's workflow as SVG: read from `path`, where the first stage of the run saved it, or drawn."""
+    """Return the picture of a run's workflow as SVG: read from `path`, where the run's first stage saved it, or
+    drawn."""
     if path.exists():
         return path.read_text()
     text = draw_workflow(bind())

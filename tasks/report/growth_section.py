@@ -30,7 +30,7 @@ class Vocabulary:
 
 
 def growth(folder: Path, target: Path) -> JsonObject:
-    """Rows of a table, a row for each vocabulary that refits let grow, and their sizes as a picture; {} if none did.
+    """Tabulate the vocabularies that refits let grow, and draw their sizes; {} if there are none.
 
     folder: where the output's files are. target: where it is or will be: beside it lie the versions of the nights
     before, of which those that led to this one are read, 60 at most, as far as they are still there.
@@ -43,7 +43,7 @@ def growth(folder: Path, target: Path) -> JsonObject:
         if step.get("mode") != "appended":
             continue
         one = Vocabulary(names_text(step["columns"], 8), waiting=step.get("waiting", 0))
-        known = [same for night in nights if (same := _same_step(night["steps"].values(), step))]
+        known = [same for night in nights if (same := _find_same_step(night["steps"].values(), step))]
         one.sizes = [known[0]["old_size"], *(each["new_size"] for each in known)]
         new = one.newcomers
         rows.append(
@@ -59,31 +59,32 @@ def growth(folder: Path, target: Path) -> JsonObject:
         )
         if one.sizes[0] and len(curves) < MOST_CURVES:
             curves[one.columns] = [(float(night), 100 * size / one.sizes[0]) for night, size in enumerate(one.sizes)]
-    return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _picture(curves)} if rows else {}
+    return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _draw_sizes(curves)} if rows else {}
 
 
-def _same_step(steps: Iterable[JsonObject], step: JsonObject) -> JsonObject | None:
-    """The entry of a vocabulary in the changes of another night; a changed job may have given its step another key."""
+def _find_same_step(steps: Iterable[JsonObject], step: JsonObject) -> JsonObject | None:
+    """Find the entry of a vocabulary in the changes of another batch; a changed job may have given its step another
+    key."""
     same = (one for one in steps if one.get("mode") == "appended" and one["columns"] == step["columns"])
     return next((one for one in same if one["op"] == step["op"]), None)
 
 
-def _picture(curves: Mapping[str, svg.Points]) -> str:
-    """The sizes by night in percent of the first; empty where there is one night, of which a curve says nothing."""
+def _draw_sizes(curves: Mapping[str, svg.Points]) -> str:
+    """Draw the sizes by batch in percent of the first; empty for a single batch, of which a curve says nothing."""
     if max((len(points) for points in curves.values()), default=0) < 3:
         return ""
     return svg.lines("values with an id, in % of the first night", curves, "{:g} %".format, unit="")
 
 
 def _read_batch_changes(folder: Path, target: Path) -> list[JsonObject]:
-    """The changes of the nights that led to an output, the oldest first."""
-    own = next((one for place in (folder, folder.parent) if (one := _changes(place))), None)
+    """Read the changes of the batches that led to an output, the oldest first."""
+    own = next((one for place in (folder, folder.parent) if (one := _read_changes(place))), None)
     if own is None:
         return []
     root = next((place for place in (target, *target.parents[:2]) if _has_versions(place)), target)
     nights = [own]
     while len(nights) < MOST_BATCHES and VERSION.fullmatch(str(nights[-1].get("base", ""))):
-        earlier = _changes(root / nights[-1]["base"])
+        earlier = _read_changes(root / nights[-1]["base"])
         if earlier is None:
             break
         nights.append(earlier)
@@ -94,8 +95,8 @@ def _has_versions(place: Path) -> bool:
     return place.is_dir() and any(VERSION.fullmatch(entry.name) for entry in place.iterdir())
 
 
-def _changes(output: Path) -> JsonObject | None:
-    """What `changes.json` of an output or of a fitted workflow says; None where there is none that can be read."""
+def _read_changes(output: Path) -> JsonObject | None:
+    """Read `changes.json` of an output or of a fitted workflow; None if it is missing or unreadable."""
     for folder in (output / WORKFLOW, output):
         try:
             data = json.loads((folder / CHANGES).read_bytes())

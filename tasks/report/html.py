@@ -110,7 +110,7 @@ class ReportWriter:
 
 
 def reports_of(out: Path, again: bool = False) -> list[Path]:
-    """The reports of an output; missing ones (all with `again`) are made from its manifest, workflow and files.
+    """Return the reports of an output; missing ones (all with `again`) are made from its manifest, workflow and files.
 
     What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source
     looks, the job as it was written. DataError if there is no output.
@@ -141,14 +141,16 @@ def _write_report(folder: Path) -> Path:
 
 
 def _read_batches(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonObject]]:
-    """What a report says of the nights that a fitted workflow has learned: lines, the last nights, what the last refit
-    changed by step."""
+    """Read what a report says of the batches that a fitted workflow has learned.
+
+    That is: lines of text, the last batches, and what the last refit changed by step.
+    """
     data = read_fitted(folder)
     return history_lines(folder, data), batch_rows(data), growth_rows(load_changes(folder).get("steps", {}))
 
 
 def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:
-    """The graph without the labels that the data of an `apply` lacked."""
+    """Return the graph without the labels that the data of an `apply` lacked."""
     left_out = manifest.data.get("left_out")
     if not left_out:
         return final, schema

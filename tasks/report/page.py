@@ -68,7 +68,7 @@ class Facts:
 
 
 def render(facts: Facts, folder: Path) -> str:
-    """The page; `folder` is where the output's files are, for a sample of them."""
+    """Render the page; `folder` is where the output's files are, for a sample of them."""
     manifest = facts.manifest
     sample, note = output_sample(folder, manifest)
     output = profile_section.columns_of(facts.bound.output, sample)
@@ -113,7 +113,8 @@ def render(facts: Facts, folder: Path) -> str:
 
 
 def output_sample(folder: Path, manifest: JsonObject) -> tuple[pa.Table | None, str]:
-    """Rows of the written files, and a text about them; None if reading fails, so that the profile goes without."""
+    """Sample the written files; return the rows, and a text about them. None if reading fails: the profile then goes
+    without."""
     try:
         sample = sampling.of_output(folder, manifest)
     except (pa.ArrowException, OSError) as error:
@@ -130,7 +131,8 @@ def _describe_exact_rows(rows: int, of_split: str) -> str:
 
 
 def _note(seen: int, rows: int, place: str) -> str:
-    """What a sample of `seen` rows is of: all rows, a random sample (no `place`), or the first rows of a place."""
+    """Describe what a sample of `seen` rows is of: all rows, a random sample (no `place`), or the first rows of a
+    place."""
     if seen >= rows:
         return f"of all {rows:,} rows"
     if place:
@@ -140,7 +142,7 @@ def _note(seen: int, rows: int, place: str) -> str:
 
 
 def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
-    """The profiles of a source's columns from a few thousand rows, and a text about these rows."""
+    """Profile a source's columns from a few thousand rows; return the profiles, and a text about these rows."""
     try:
         sample = sampling.of_source(plan)
     except Exception as error:  # of any reader or remote storage: the report goes without a sample
@@ -154,7 +156,7 @@ def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
 
 
 def fill_exact_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: JsonObject) -> None:
-    """The exact shares of nulls, where the files' footers have them."""
+    """Put the exact shares of nulls into profiles, if the files' footers have them."""
     try:
         counts = sampling.null_counts(folder, manifest)
     except (pa.ArrowException, OSError):
@@ -166,8 +168,8 @@ def fill_exact_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: 
 
 
 def stage_rows(facts: Facts) -> list[JsonObject]:
-    """The stages as rows of a table: of the run, else as the manifest keeps them."""
-    results = facts.results or [_of_manifest(name, numbers) for name, numbers in facts.manifest["stages"].items()]
+    """Tabulate the stages: of the run, else as the manifest keeps them."""
+    results = facts.results or [_make_manifest_row(name, numbers) for name, numbers in facts.manifest["stages"].items()]
     rows = []
     for result in results:
         seconds = max(result.seconds, 1e-9)
@@ -197,15 +199,15 @@ def stage_rows(facts: Facts) -> list[JsonObject]:
     return rows
 
 
-def _of_manifest(stage: str, numbers: JsonObject) -> StageResult:
-    """The row of a stage from the manifest."""
+def _make_manifest_row(stage: str, numbers: JsonObject) -> StageResult:
+    """Make the row of a stage from the manifest."""
     more = {name: value for name, value in numbers.items() if name not in ("rows", "bytes", "seconds", *RESOURCES)}
     more["resources"] = {name: numbers[name] for name in RESOURCES if name in numbers}
     return StageResult(stage=stage, rows=numbers["rows"], nbytes=numbers["bytes"], seconds=numbers["seconds"], **more)
 
 
 def _describe_local_bytes(result: StageResult, every: Sequence[StageResult], sent: float) -> list[str]:
-    """The bytes of pieces that shuffle_write read on the worker that had them in memory."""
+    """Describe the bytes of pieces that shuffle_write read on the worker that had them in memory."""
     if result.stage != "shuffle_write" or result.reused:
         return []
     of_split = [one for one in every if isinstance(one, TransformResult) and one.split == result.split]
@@ -214,7 +216,7 @@ def _describe_local_bytes(result: StageResult, every: Sequence[StageResult], sen
 
 
 def gantt(facts: Facts) -> str:
-    """The stages on a time axis; empty where it is not known when they ran."""
+    """Draw the stages on a time axis; empty if it is not known when they ran."""
     rows = []
     for result, began, ended in _select_timed_results(facts.results):
         if not result.reused:
@@ -224,7 +226,7 @@ def gantt(facts: Facts) -> str:
 
 
 def _select_timed_results(results: Iterable[StageResult]) -> list[tuple[StageResult, float, float]]:
-    """(result, began, ended) of the stages of which that is known."""
+    """Select (result, began, ended) of the stages whose times are known."""
     return [(r, r.began, r.ended) for r in results if r.began is not None and r.ended is not None]
 
 
@@ -236,10 +238,10 @@ def plots(facts: Facts) -> list[str]:
     zero = min(began for _, began, _ in timed)
     last = max(ended for _, _, ended in timed)
     bands = [(result.title, began - zero, ended - zero) for result, began, ended in timed]
-    return series.plots(_together(facts.samples, zero), zero, (0.0, last - zero), bands)
+    return series.plots(_join_samples(facts.samples, zero), zero, (0.0, last - zero), bands)
 
 
-def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, JsonObject]:
+def _join_samples(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, JsonObject]:
     """Every worker with its samples of all stages since `zero`, in the order of time."""
     merged: dict[str, JsonObject] = {}
     for workers in samples.values():
@@ -251,7 +253,7 @@ def _together(samples: Mapping[str, usage.Workers], zero: float) -> dict[str, Js
 
 
 def by_stage(facts: Facts, rows_of: Callable[..., list[JsonObject]]) -> list[JsonObject]:
-    """The rows of what each worker, or each GPU, did in each stage."""
+    """Tabulate what each worker, or each GPU, did in each stage."""
     rows = []
     for result in facts.results:
         workers = facts.samples.get(result.title, {})
@@ -260,7 +262,7 @@ def by_stage(facts: Facts, rows_of: Callable[..., list[JsonObject]]) -> list[Jso
 
 
 def tabulate_fitted_state(facts: Facts) -> JsonObject:
-    """Vocabularies and whatever else was learned, as rows of tables."""
+    """Tabulate vocabularies and whatever else was learned."""
     vocabularies = []
     others = []
     for key, step in select_learned_steps(facts.bound, facts.values).items():

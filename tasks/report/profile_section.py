@@ -49,12 +49,12 @@ class ColumnSummary:
 
 
 def of_table(table: pa.Table) -> list[ColumnSummary]:
-    """The profile of every column of a sample."""
+    """Summarize every column of a sample."""
     return [of_column(name, table.column(name)) for name in table.column_names]
 
 
 def of_column(name: str, column: pa.ChunkedArray) -> ColumnSummary:
-    """Nulls, distinct, least, mean, largest, histogram and top values of a column; of lists their elements."""
+    """Summarize a column, or the elements of lists: nulls, distinct, least, mean, largest, histogram and top values."""
     dtype = dtype_name(_decode_type(column.type))
     rows = len(column)
     profile = ColumnSummary(name, dtype, rows, column.null_count / rows if rows else None)
@@ -110,8 +110,10 @@ def _as_floats(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def histogram(numbers: np.ndarray) -> list[int]:
-    """Counts in equal bins between the least and the largest value; a bin of whole numbers holds as many of them as
-    any other, so that even counts look even."""
+    """Count numbers in equal bins between the least and the largest value.
+
+    A bin of whole numbers holds as many of them as any other, so that even counts look even.
+    """
     low = float(numbers.min())
     high = float(numbers.max())
     if low == high:
@@ -129,7 +131,7 @@ def histogram(numbers: np.ndarray) -> list[int]:
 
 
 def format_column_value(value: object) -> str:
-    """A value of a column as short text."""
+    """Format a value of a column as short text."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -139,7 +141,7 @@ def format_column_value(value: object) -> str:
 
 
 def columns_of(schema: Schema, sample: pa.Table | None) -> list[ColumnSummary]:
-    """A profile for every column of a schema; figures of those in the sample come from there."""
+    """Make a summary for every column of a schema; figures of those in the sample come from there."""
     seen = {p.name: p for p in of_table(sample)} if sample is not None else {}
     profiles = []
     for column in schema.columns:
@@ -239,7 +241,7 @@ def _add_stats(profile: ColumnSummary, fitted: FittedValues) -> None:
 
 
 def error_of(rows: int) -> float:
-    """Two standard errors of a share at worst (one half), in points.
+    """Compute two standard errors of a share at worst (one half), in points.
 
     >>> error_of(10_000)
     1.0

@@ -22,7 +22,7 @@ BOTTOM = 24
 
 
 def nice_step(span: float, steps: int = 4) -> float:
-    """A round distance of about `steps` ticks over a span.
+    """Choose a round distance for about `steps` ticks over a span.
 
     >>> [nice_step(s) for s in (10, 7.3, 0.9)]
     [2.5, 2.0, 0.25]
@@ -37,7 +37,7 @@ SIZE = (640, 190)
 
 
 def _draw_curve(points: Sequence[tuple[float, float]], colour: str) -> list[str]:
-    """A line through points of the drawing; a single point, which makes no line, is a dot."""
+    """Draw a line through points of the drawing; a single point, which makes no line, is a dot."""
     path = "".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(points))
     line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>'
     if len(points) > 1:
@@ -55,13 +55,13 @@ def lines(
     ceiling: float | None = None,
     unit: str = " s",
 ) -> str:
-    """Curves over seconds from zero up; `shown` writes a value of the y axis, `bands` are named stretches of time.
+    """Draw curves over seconds from zero up; `shown` writes a value of the y axis, `bands` are named stretches of time.
 
     `ceiling` draws a dashed line (a limit of memory, say) where the curves come near it. `unit` is that of the x axis.
     """
     width, height = SIZE
     curves = {name: points for name, points in curves.items() if points}
-    first, last = span or _span(curves.values())
+    first, last = span or _find_span(curves.values())
     top = max((y for points in curves.values() for _, y in points), default=0.0)
     limit = ceiling if ceiling and 0.4 * ceiling <= top else None
     step = nice_step(max(top, limit or 0.0) or 1.0)
@@ -73,8 +73,11 @@ def lines(
     def y(value: float) -> float:
         return height - BOTTOM - value / most * (height - TOP - BOTTOM)
 
-    body = [_bands(bands, x, height, first, last), *(_grid_line(v, y(v), shown(v), width) for v in _ticks(most, step))]
-    body += [_time_axis(first, last, x, height, unit)]
+    body = [
+        _draw_bands(bands, x, height, first, last),
+        *(_draw_grid_line(v, y(v), shown(v), width) for v in _list_ticks(most, step)),
+    ]
+    body += [_draw_time_axis(first, last, x, height, unit)]
     if limit:
         dashes = f'stroke="{MUTED}" stroke-dasharray="5 4" fill="none"'
         body.append(f'<path d="M{LEFT} {y(limit):.1f}H{width - RIGHT}" {dashes}/>')
@@ -84,7 +87,8 @@ def lines(
 
 
 def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
-    """Stages as bars on one time axis: (name, begin, end, what stands beside the bar), seconds from any common zero."""
+    """Draw stages as bars on one time axis: (name, begin, end, text next to the bar), in seconds from any common
+    zero."""
     height = 26 * len(rows) + BOTTOM + 6
     highest = 4
     first = min((r[1] for r in rows), default=0.0)
@@ -95,7 +99,7 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> 
     def x(t: float) -> float:
         return left + (t - first) / max(last - first, 1e-9) * (width - left - right)
 
-    body = [_time_axis(0.0, last - first, lambda t: x(t + first), height)]
+    body = [_draw_time_axis(0.0, last - first, lambda t: x(t + first), height)]
     for number, (name, begin, end, text) in enumerate(rows):
         y = highest + 26 * number
         wide = max(x(end) - x(begin), 1.5)
@@ -105,22 +109,22 @@ def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> 
 
 
 def bars(counts: Sequence[float], width: int = 120, height: int = 28) -> str:
-    """A histogram without axes, as wide as a table's cell."""
+    """Draw a histogram without axes, as wide as a table's cell."""
     most = max(counts, default=0) or 1
     each = width / max(len(counts), 1)
     heights = [max(n / most * height, 0.8) if n else 0.0 for n in counts]
     drawn = "".join(rect(i * each, height - h, max(each - 0.6, 0.4), h) for i, h in enumerate(heights) if h)
     base = f'<path d="M0 {height - 0.5}H{width}" stroke="{GRID}"/>'
-    return f'<svg {_frame(width, height)} fill="{COLOURS[0]}" role="img">{base}{drawn}</svg>'
+    return f'<svg {_wrap_in_frame(width, height)} fill="{COLOURS[0]}" role="img">{base}{drawn}</svg>'
 
 
 def data_url(svg: str) -> str:
-    """The picture as the address of an image, for Markdown and pages without other files."""
+    """Convert the picture to the address of an image, for Markdown and pages without other files."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
 def width_of(picture: str) -> int:
-    """The width of a picture of this module, in pixels.
+    """Return the width of a picture of this module, in pixels.
 
     >>> width_of(figure((640, 190), "", "", []))
     640
@@ -128,27 +132,27 @@ def width_of(picture: str) -> int:
     return int(picture.partition(' width="')[2].partition('"')[0])
 
 
-def _span(curves: Iterable[Points]) -> tuple[float, float]:
+def _find_span(curves: Iterable[Points]) -> tuple[float, float]:
     moments = [t for points in curves for t, _ in points]
     return (min(moments), max(moments)) if moments else (0.0, 1.0)
 
 
-def _ticks(most: float, step: float) -> list[float]:
+def _list_ticks(most: float, step: float) -> list[float]:
     return [i * step for i in range(round(most / step) + 1)]
 
 
-def _grid_line(value: float, y: float, text: str, width: int) -> str:
+def _draw_grid_line(value: float, y: float, text: str, width: int) -> str:
     stroke = f'stroke="{GRID if value else MUTED}" stroke-width="{0.8 if value else 1}"'
     return f'<path d="M{LEFT} {y:.1f}H{width - RIGHT}" {stroke}/>' + label(LEFT - 6, y + 3.5, text, "end")
 
 
-def _time_axis(first: float, last: float, x: Callable[[float], float], height: int, unit: str = " s") -> str:
+def _draw_time_axis(first: float, last: float, x: Callable[[float], float], height: int, unit: str = " s") -> str:
     step = nice_step(last - first, 6)
     ticks = range(math.ceil(first / step - 1e-9), math.floor(last / step + 1e-9) + 1)
     return "".join(label(x(i * step), height - 8, f"{round(i * step, 9):g}{unit}", "middle") for i in ticks)
 
 
-def _bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
+def _draw_bands(bands: Sequence[Band], x: Callable[[float], float], height: int, first: float, last: float) -> str:
     shapes = []
     for number, (name, begin, end) in enumerate(bands):
         low = x(max(begin, first))
@@ -166,17 +170,17 @@ def label(x: float, y: float, text: str, anchor: str = "start", fill: str = MUTE
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str = "", more: str = "") -> str:
-    """A bar."""
+    """Draw a bar."""
     colour = f' fill="{fill}"' if fill else ""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{colour}{more and " " + more}/>'
 
 
-def _frame(width: int, height: int) -> str:
+def _wrap_in_frame(width: int, height: int) -> str:
     return f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
 
 
 def figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) -> str:
-    """The whole picture, with its title and legend."""
+    """Make the whole picture, with its title and legend."""
     width, height = size
     name = f'<text x="8" y="14" font-size="12.5" font-weight="600" fill="{INK}">{escape(title)}</text>' if title else ""
     place = 28 + 7.4 * len(title)
@@ -184,4 +188,4 @@ def figure(size: tuple[int, int], title: str, body: str, legend: Sequence[str]) 
         name += rect(place, 7, 14, 3, COLOURS[number % len(COLOURS)]) + label(place + 18, 13, entry, fill=INK)
         place += 32 + 6.4 * len(entry)
     inner = f'<title>{escape(title)}</title><rect width="{width}" height="{height}" fill="#ffffff"/>{name}{body}'
-    return f'<svg {_frame(width, height)} font-family="{FONT}" font-size="11" role="img">{inner}</svg>'
+    return f'<svg {_wrap_in_frame(width, height)} font-family="{FONT}" font-size="11" role="img">{inner}</svg>'

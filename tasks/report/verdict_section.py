@@ -20,7 +20,8 @@ BOTTOM = 34
 
 
 def section(folder: Path) -> JsonObject:
-    """What the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}; {} without one."""
+    """Collect what the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}; {} without
+    one."""
     note = read_gate(folder)
     if note is None:
         return {}
@@ -35,14 +36,14 @@ def section(folder: Path) -> JsonObject:
 
 
 def distribution_url(now: ColumnProfile, before: ColumnProfile | None) -> str:
-    """`distribution` as the address of a picture; "" where nothing was counted."""
+    """Draw `distribution` as the address of a picture; "" if nothing was counted."""
     picture = distribution(now, before)
     return data_url(picture) if picture else ""
 
 
 def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
-    """The shares of a column's values, yesterday and today side by side, as SVG; "" where nothing was counted."""
-    names, shares = _shares(now, before)
+    """Draw the shares of a column's values, before and now side by side, as SVG; "" if nothing was counted."""
+    names, shares = _compute_shares(now, before)
     if not names:
         return ""
     most = max((share for pair in shares for share in pair), default=0.0) or 1.0
@@ -68,8 +69,8 @@ def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
     return f'<svg {frame} font-family="sans-serif" font-size="11" role="img">{inner}</svg>'
 
 
-def _shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str], list[tuple[float, float]]]:
-    """(names of bars, the shares of yesterday and today): nulls, then categories by frequency or numbers in order."""
+def _compute_shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str], list[tuple[float, float]]]:
+    """Compute (names of bars, the shares before and now): nulls, then categories by frequency or numbers in order."""
     both = (before, now)
     if (now.top_exact and len(now.top) <= BARS) or now.bins is None:
         counts = [{str(value): count for value, count in (one.top if one else [])} for one in both]

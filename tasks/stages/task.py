@@ -87,7 +87,7 @@ def report_defects(title: str, run_log: Any) -> Iterator[None]:
 
 @contextmanager
 def run_logger() -> Iterator[Any]:
-    """The log of this task run. While the block runs, rowmill's own log of this process goes there, too."""
+    """Provide the log of this task run; while the block runs, rowmill's own log of this process goes there, too."""
     if TaskRunContext.get() is None:
         yield log
         return
@@ -120,7 +120,7 @@ def fitting_pool(resources: dict[str, float] | None, planned_for: DaskPool | Non
 
 
 def stage(name: str, work: Callable[..., StageResult]) -> Any:
-    """The Prefect task `name` around work(request, [split,] pool, progress); the task returns a StageRun."""
+    """Make the Prefect task `name` of work(request, [split,] pool, progress); the task returns a StageRun."""
 
     def body(request: Request, split: str | None = None, resources: Resources | None = None) -> StageRun:
         request = request.of_stage(name)
@@ -152,7 +152,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         retries = (context.task_run.run_count - 1) if context else 0
         samples = monitor.samples_path(request.staging.folder, result.title)
         workers = monitor.load(samples) if result.reused else watch.workers
-        used = usage.resources(workers, request.run.price_per_hour)
+        used = usage.measure_resources(workers, request.run.price_per_hour)
         result = replace(result, retries=retries, began=began, ended=time.time(), resources=used)
         log.info(result.line)
         if not result.reused:  # the report shows them, and so does a later start that reuses the work
@@ -172,7 +172,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
 
 
 def dashboard_of(client: Client) -> str:
-    """Where the scheduler of a client shows what it does; empty where it does not."""
+    """Return the address of a scheduler's dashboard; empty if it has none."""
     try:
         return str(client.dashboard_link or "")
     except Exception:  # a scheduler without bokeh has none

@@ -101,7 +101,7 @@ def test_a_run_that_goes_on_has_the_figures_of_the_start_that_did_the_work(
     stages = Manifest.load(out).data["stages"]
     assert len(samples) == len(stages) == 4
     for name, stage in stages.items():
-        assert usage.resources(samples[name])["core_seconds"] == stage["core_seconds"]
+        assert usage.measure_resources(samples[name])["core_seconds"] == stage["core_seconds"]
     (report,) = reports_of(out, again=True)
     text = report.read_text()
     assert f"<p>The stages together: {Manifest.load(out).data['core_seconds']:,.1f} core seconds" in text

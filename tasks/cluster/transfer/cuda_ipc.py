@@ -67,7 +67,7 @@ def prepare(worker: object, limit: float, shared: bool) -> None:
     cupy.cuda.Device(device).use()
     total = cupy.cuda.runtime.memGetInfo()[1]
     shared = shared and _can_share(device)
-    pool = _new_pool(device, shared)
+    pool = _make_pool(device, shared)
     allowed = int(limit if limit > 1 else limit * total) // 256 * 256
     rmm.mr.set_current_device_resource(
         rmm.mr.LimitingResourceAdaptor(rmm.mr.CudaAsyncViewMemoryResource(pool), allocation_limit=allowed)
@@ -90,7 +90,7 @@ def _speaks_ucx() -> bool:
 
 
 def why_slower() -> str:
-    """Why other processes do not copy out of this GPU's memory, in words; "" where they do, or where UCX does."""
+    """Explain why other processes do not copy out of this GPU's memory; "" if they do, or if UCX does."""
     resource = rmm.mr.get_current_device_resource()
     if _lender is not None or _speaks_ucx() or dask.config.get(SETTINGS, None) is not None:
         return ""
@@ -100,7 +100,7 @@ def why_slower() -> str:
 
 
 def lend(buffer: cupy.ndarray, owner: object, context: Context) -> Header | None:
-    """The place of a buffer for the process to which a Dask message goes; None if the buffer must be sent.
+    """Return the place of a buffer for the process to which a Dask message goes; None if the buffer must be sent.
 
     The buffer stays as long as `owner`, the result of a task. Dask keeps that until the other process answers, which
     it does after its copy.
@@ -111,13 +111,13 @@ def lend(buffer: cupy.ndarray, owner: object, context: Context) -> Header | None
     error, data = driver.cuMemPoolExportPointer(buffer.data.ptr)  # type: ignore[attr-defined] # CuPy's alone
     if int(error):
         return None  # this memory cannot be exported
-    weakref.finalize(owner, _let_go, buffer).atexit = False
+    weakref.finalize(owner, _free_pool, buffer).atexit = False
     lent_bytes.count(buffer.nbytes)
     return {"pool": _lender.name, "pointer": ctypes.string_at(data.getPtr(), EXPORTED), "nbytes": buffer.nbytes}
 
 
 def reaches(context: Context) -> bool:
-    """Whether the process that a Dask message goes to can copy out of this GPU."""
+    """Return whether the process that a Dask message goes to can copy out of this GPU."""
     offer = host_memory.read_recipient_offer(context, OFFER)
     return bool(_lender and offer and offer["host"] == this_host() and identity() in offer["gpus"])
 
@@ -161,25 +161,25 @@ class Lender:
         while True:
             other, _ = self._socket.accept()
             with other, suppress(OSError):
-                if _user_of(other) == os.getuid():
+                if _read_user(other) == os.getuid():
                     socket.send_fds(other, [b"\0"], [self._shared])
 
 
 @cache
 def this_host() -> str:
-    """The name of this host, network namespace (the sockets do not reach beyond it) and user."""
+    """Name this host, its network namespace (the sockets do not reach beyond it) and the user."""
     return f"{host_memory.read_boot_id()} {Path('/proc/self/ns/net').readlink()} {os.getuid()}"
 
 
 @cache
 def identity(device: int | None = None) -> str:
-    """The UUID of a GPU in hexadecimal digits; by default of the GPU of this process."""
+    """Return the UUID of a GPU in hexadecimal digits; by default of the GPU of this process."""
     device = cupy.cuda.runtime.getDevice() if device is None else device
     return bytes(cupy.cuda.runtime.getDeviceProperties(device)["uuid"]).hex()
 
 
 def reachable(device: int) -> list[str]:
-    """The GPUs from whose memory this one can copy, itself among them."""
+    """List the GPUs from whose memory this one can copy, itself among them."""
     runtime = cupy.cuda.runtime
     every = range(runtime.getDeviceCount())
     return [identity(d) for d in every if d == device or runtime.deviceCanAccessPeer(device, d)]
@@ -190,8 +190,8 @@ def _can_share(device: int) -> bool:
     return bool(int(_check_driver_result(driver.cuDeviceGetAttribute(handle_types, device))) & int(HANDLE))
 
 
-def _new_pool(device: int, shared: bool) -> driver.CUmemoryPool:
-    """A new pool on a GPU, which never gives memory back to the driver."""
+def _make_pool(device: int, shared: bool) -> driver.CUmemoryPool:
+    """Make a pool on a GPU, which never gives memory back to the driver."""
     wanted = driver.CUmemPoolProps()
     wanted.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     wanted.handleTypes = HANDLE if shared else driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
@@ -210,7 +210,7 @@ def _make_location(device: int) -> driver.CUmemLocation:
 
 
 def _open_pool(name: str) -> driver.CUmemoryPool:
-    """The pool of another process; opens it at the first call."""
+    """Return the pool of another process; the first call opens it."""
     with _opening:
         if name not in _opened:
             _opened[name] = _receive_pool(name)
@@ -218,7 +218,7 @@ def _open_pool(name: str) -> driver.CUmemoryPool:
 
 
 def _is_gone(name: str) -> bool:
-    """Whether the process whose pool has this name has ended."""
+    """Return whether the process whose pool has this name has ended."""
     try:
         with _connect_to_lender(name):
             return False
@@ -239,7 +239,7 @@ def _connect_to_lender(name: str) -> socket.socket:
 
 def _receive_pool(name: str) -> driver.CUmemoryPool:
     with _connect_to_lender(name) as lender:
-        if _user_of(lender) != os.getuid():
+        if _read_user(lender) != os.getuid():
             raise OSError(f"{name} belongs to another user")
         _, descriptors, _, _ = socket.recv_fds(lender, 1, 1)
     if not descriptors:
@@ -256,8 +256,8 @@ def _receive_pool(name: str) -> driver.CUmemoryPool:
     return pool
 
 
-def _user_of(other: socket.socket) -> int:
-    """The user that the process at the other end of a socket belongs to."""
+def _read_user(other: socket.socket) -> int:
+    """Return the user that the process at the other end of a socket belongs to."""
     credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
@@ -276,5 +276,5 @@ def _check_driver_result(result: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def _let_go(buffer: cupy.ndarray) -> None:
+def _free_pool(buffer: cupy.ndarray) -> None:
     """End a loan: does nothing, but the finalizer's reference to the buffer goes."""

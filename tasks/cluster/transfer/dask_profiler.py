@@ -19,7 +19,7 @@ def stop() -> None:
 
 
 def workers_here() -> list[Any]:
-    """The Dask workers of this process; none where nothing has imported Dask's."""
+    """List the Dask workers of this process; none if Dask's were not imported."""
     if "distributed.worker" not in sys.modules:
         return []
     from distributed import Worker

@@ -13,7 +13,7 @@ from tasks.cluster.transfer.headers import Context, Header
 
 
 def serialize_buffer(buffer: cupy.ndarray, owner: object, kind: str, context: Context) -> tuple[Header, list[Any]]:
-    """(header, frames) for a buffer of `owner`, the result of a task."""
+    """Serialize a buffer of `owner`, the result of a task: (header, frames)."""
     place = cuda_ipc.lend(buffer, owner, context)
     if place is not None:
         return {"lent": place}, []
@@ -21,5 +21,5 @@ def serialize_buffer(buffer: cupy.ndarray, owner: object, kind: str, context: Co
 
 
 def deserialize_buffer(header: Header, frames: Sequence[Any]) -> cupy.ndarray:
-    """The buffer again, in the memory of this process."""
+    """Restore a buffer in the memory of this process."""
     return cuda_ipc.fetch(header["lent"]) if "lent" in header else deserialize(header, list(frames))

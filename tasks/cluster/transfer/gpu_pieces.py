@@ -52,7 +52,7 @@ def dump(result: TaskResult, kind: str, context: Context) -> tuple[Header, list[
 
 
 def load(header: Header, frames: list[Any]) -> object:
-    """The result again."""
+    """Restore the result."""
     return _load_pieces(header, frames) if "pieces" in header else gpu_results.load(header, frames)
 
 

@@ -39,7 +39,7 @@ class Packed(NamedTuple):
 
 
 def pack_run(tables: Sequence[cudf.DataFrame]) -> Packed:
-    """Tables of the same columns, copied into one buffer."""
+    """Copy tables of the same columns into one buffer."""
     parts = [plc.Table(parts_of(table)) for table in tables]
     joined = plc.concatenate.concatenate(parts) if len(parts) > 1 else parts[0]
     metadata, buffer = pack(joined)
@@ -47,7 +47,7 @@ def pack_run(tables: Sequence[cudf.DataFrame]) -> Packed:
 
 
 def unpack_run(packed: Packed) -> list[cudf.DataFrame]:
-    """The tables, each column in memory of its own."""
+    """Restore the tables, each column in memory of its own."""
     table = unpack(packed.metadata, packed.buffer)
     ends = list(accumulate(packed.rows))
     parts = plc.copying.split(table, ends[:-1]) if len(ends) > 1 else [table]
@@ -90,8 +90,9 @@ class _Unpickler(pickle.Unpickler):
         return {"one": tables[0], "list": tables, "tuple": tuple(tables)}[kind]
 
 
-def _in_one_buffer(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tuple[int, int]]]:
-    """(one buffer of all, start and stop of each in it): another process opens and copies one buffer, not hundreds.
+def _join_buffers(buffers: list[cupy.ndarray]) -> tuple[cupy.ndarray, list[tuple[int, int]]]:
+    """Copy buffers into one; return it, with start and stop of each. Another process opens and copies one, not
+    hundreds.
 
     Empties the list.
     """
@@ -127,7 +128,7 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[Header, lis
     buffers = [packed.buffer for packed in pickler.runs]
     known = [packed[1:] for packed in pickler.runs]
     pickler.runs.clear()
-    whole, edges = _in_one_buffer(buffers)
+    whole, edges = _join_buffers(buffers)
     buffer, frames = serialize_buffer(whole, value, kind, context)
     header = {"value": file.getvalue(), "known": pickle.dumps((edges, known)), "buffer": buffer}
     if not frames:
@@ -137,7 +138,7 @@ def dump(value: object, kind: str, context: Context = None) -> tuple[Header, lis
 
 
 def load(header: Header, frames: list[Any]) -> object:
-    """The object again."""
+    """Restore the object."""
     if "known" not in header:
         return host_memory.load(header, frames)
     edges, known = pickle.loads(header["known"])  # noqa: S301  as Dask sends everything else

@@ -30,7 +30,7 @@ def prepare(engine: str) -> None:
 
 
 def allocatable() -> int:
-    """Bytes that this process may allocate on its GPU, once it is ready for tasks."""
+    """Return the bytes that this process may allocate on its GPU, once it is ready for tasks."""
     prepare("cudf")
     return engines.allocatable()
 

@@ -66,7 +66,7 @@ def tell(worker: Any, offers: Mapping[str, Any]) -> None:
 
 
 def read_recipient_offer(context: Context, name: str) -> Any:
-    """The offer `name` in the handshake of the worker to which a Dask message goes; None without one."""
+    """Read the offer `name` in the handshake of the worker to which a Dask message goes; None without one."""
     return ((context or {}).get("recipient") or {}).get(name)
 
 
@@ -121,7 +121,7 @@ def dump(value: object, context: Context = None) -> tuple[Header, list[Any]]:
 
 
 def load(header: Header, frames: Sequence[Any]) -> object:
-    """A copy of the result. ConnectionResetError if the process that lends it is gone."""
+    """Copy the result. ConnectionResetError if the process that lends it is gone."""
     process = int(header["process"])
     places = [Place(*place) for place in header["places"]]
     starts = list(accumulate((-(-p.nbytes // ALIGNED) * ALIGNED for p in places), initial=0))
@@ -140,7 +140,7 @@ def load(header: Header, frames: Sequence[Any]) -> object:
 
 @cache
 def this_host() -> str:
-    """The name of this host, process namespace and user, where memory of other processes can be read; else "".
+    """Name this host, its process namespace and the user, if memory of other processes can be read; else "".
 
     Address 0 of the process that has started this one is a bad address where reading is allowed, else forbidden.
     """
@@ -152,7 +152,7 @@ def this_host() -> str:
 
 
 def read_boot_id() -> str:
-    """The id of this boot of this host."""
+    """Read the id of this boot of this host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -173,7 +173,7 @@ def _copy_from_process(process: int, into: np.ndarray, start: int) -> None:
 
 
 def _copy_chunk(process: int, into: np.ndarray, start: int) -> int:
-    """How many bytes the kernel copied; the negative number of its error."""
+    """Copy a chunk; return how many bytes the kernel copied, or the negative number of its error."""
     here = _Span(into.ctypes.data, len(into))
     there = _Span(start, len(into))
     copied = int(_libc().process_vm_readv(process, ctypes.byref(here), 1, ctypes.byref(there), 1, 0))

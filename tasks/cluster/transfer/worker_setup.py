@@ -24,7 +24,7 @@ class WorkerSetup(WorkerPlugin):
 
 
 def why_slower() -> str:
-    """Why results of this worker go from its GPU through the host, in words; "" where they do not."""
+    """Explain why results of this worker go from its GPU through the host; "" if they do not."""
     from tasks.cluster.transfer import cuda_ipc
 
     return cuda_ipc.why_slower()

@@ -98,7 +98,7 @@ def test_core_seconds_are_those_of_the_processes_of_workers(quiet: Any) -> None:
         while not watch.workers:
             time.sleep(0.01)
         quiet.gather(quiet.map(computed, [0.4, 0.4], pure=False))
-    taken = usage.resources(watch.workers)
+    taken = usage.measure_resources(watch.workers)
     assert set(taken) == {"core_seconds"}
     assert 0.8 <= taken["core_seconds"] < 3
 
@@ -223,7 +223,7 @@ NONE_OF_THEM = (7, *[None] * 6)
 
 def gpu_of(nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch) -> monitor._Device | None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    return monitor._device()
+    return monitor._open_device()
 
 
 def test_the_gpu_of_a_worker_is_the_first_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_a_real_gpu_says_its_power_and_energy() -> None:
     ):
         time.sleep(3)
     (worker,) = watch.workers.values()
-    taken = usage.resources(watch.workers)
+    taken = usage.measure_resources(watch.workers)
     assert all(1 <= s.watts <= 2000 for s in worker["samples"])
     assert taken["energy_joules"] > 0
     assert 1 <= taken["energy_joules"] / taken["gpu_seconds"] <= 2000

@@ -100,32 +100,32 @@ def gpu(uuid: str, energy: list[int | None], begin: float = 100.0, **more: Any) 
 @pytest.mark.promise("A GPU or a process that several workers share counts once", "flows/OPERATIONS.md#what-a-run-took")
 def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
     two_of_one = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [10, 21, 29], pid=2)}
-    assert usage.resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
+    assert usage.measure_resources(two_of_one) == {"core_seconds": 4.0, "gpu_seconds": 2.0, "energy_joules": 20.0}
     of_two = {"a": gpu("GPU-0", [10, 20, 30]), "b": gpu("GPU-1", [10, 20, 34])}
-    assert usage.resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
+    assert usage.measure_resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
 
 
 def test_the_energy_of_a_lost_worker_and_of_that_in_its_place_is_of_one_gpu() -> None:
     both = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [70, 90], begin=105.0, pid=2)}
-    assert usage.resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
+    assert usage.measure_resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
 
 
 def test_a_counter_that_starts_again_with_its_driver_counts_from_zero() -> None:
     cases = {17: [1000, 1010, 2, 7], 80: [100, 150, 0, 30], 50: [100, 130, 125, 150], 5: [None, 10, None, 15]}
     for joules, readings in cases.items():
-        assert usage.resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
+        assert usage.measure_resources({"a": gpu("GPU-0", readings)})["energy_joules"] == joules
 
 
 def test_energy_that_one_gpu_does_not_offer_is_not_known_of_all() -> None:
     mixed = {"a": gpu("GPU-0", [10, 20]), "b": gpu("GPU-1", [None, None])}
-    assert usage.resources(mixed) == {"core_seconds": 1.0, "gpu_seconds": 2.0}
+    assert usage.measure_resources(mixed) == {"core_seconds": 1.0, "gpu_seconds": 2.0}
     assert [row["energy"] for row in series.gpu_rows(mixed)] == ["10.0 J", ""]
 
 
 def test_workers_without_gpus_have_core_seconds_and_nobody_seen_has_nothing() -> None:
-    assert usage.resources(workers()) == {"core_seconds": 4.0}
-    assert usage.resources({}) == usage.resources({"a": worker([])}) == {}
-    assert usage.resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
+    assert usage.measure_resources(workers()) == {"core_seconds": 4.0}
+    assert usage.measure_resources({}) == usage.measure_resources({"a": worker([])}) == {}
+    assert usage.measure_resources(workers(), price_per_hour=36.0) == {"core_seconds": 4.0, "cost": 0.04}
 
 
 def test_a_sum_is_of_all_stages_that_take_something_and_of_none_where_one_does_not_know() -> None:
