@@ -190,7 +190,7 @@ class Loader(PickledFields):
         return {**super().__getstate__(), "manifests": self.manifests}
 
     def with_settings(self, **settings: Any) -> Loader:
-        """The loader with other settings, of the output that this one holds."""
+        """Make a loader with other settings, of the output that this one holds."""
         changed = object.__new__(Loader)
         changed.__dict__.update(self.__dict__ | settings)
         changed.__post_init__()
@@ -223,7 +223,7 @@ class Loader(PickledFields):
         return part if self.versions is None else os.path.relpath(Path(manifest.path) / part, self.manifest.path)
 
     def place(self, name: str) -> Path:
-        """Where a file of the groups is, also of an output that was replaced. A DataError if it is gone."""
+        """Find a file of the groups, also of an output that was replaced. A DataError if it is gone."""
         opened, part = self._places[name]
         place = opened.path / part
         if not place.exists():
@@ -258,7 +258,7 @@ class Loader(PickledFields):
         for manifest in self.manifests:
             for part in manifest.parts:
                 name = self._name(manifest, part["path"])
-                rows = _rows_of(self.place(name), part, Path(manifest.path), arrow)
+                rows = _read_group_rows(self.place(name), part, Path(manifest.path), arrow)
                 groups += [Group(name, number, n) for number, n in enumerate(rows) if n]
         return groups
 
@@ -268,7 +268,7 @@ class Loader(PickledFields):
         return sum(group.rows for group in self.groups)
 
     def rows_of(self, shard: Shard) -> tuple[int, int]:
-        """The part [first, last) of an epoch's sequence that a shard takes."""
+        """Compute the part [first, last) of an epoch's sequence that a shard takes."""
         if self.global_batches:
             raise JobError(
                 "with global_batches a shard has a part of every batch, not one run of rows", do="see Loader.span"
@@ -282,7 +282,7 @@ class Loader(PickledFields):
         return total * number // shards, total * (number + 1) // shards
 
     def batches_of(self, shard: Shard) -> int:
-        """How many batches a shard gives in an epoch."""
+        """Count the batches that a shard gives in an epoch."""
         if self.global_batches:
             steps = self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
             return len(range(shard.worker, steps, shard.workers))
@@ -290,7 +290,7 @@ class Loader(PickledFields):
         return (last - first) // self.batch_size if self.drop_last else -(-(last - first) // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The numbers of the groups in the order in which an epoch goes through them."""
+        """Return the numbers of the groups in the order in which an epoch goes through them."""
         if not self.shuffle:
             return np.arange(len(self.groups))
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.groups))
@@ -299,11 +299,11 @@ class Loader(PickledFields):
         return self.batches()
 
     def batches(self, epoch: int = 0, shard: Shard | None = None) -> Batches:
-        """The batches of a shard (default: the only one) in an epoch, numbered from 0."""
+        """Return the batches of a shard (default: the only one) in an epoch, numbered from 0."""
         return Batches(self, epoch, shard or Shard())
 
     def span(self, shard: Shard, number: int) -> tuple[int, int]:
-        """The part [first, last) of an epoch's sequence that is batch `number` of a shard."""
+        """Compute the part [first, last) of an epoch's sequence that is batch `number` of a shard."""
         if self.global_batches:
             first = (shard.worker + number * shard.workers) * self.batch_size
             rows = min(self.batch_size, self.rows - first)
@@ -313,7 +313,7 @@ class Loader(PickledFields):
         return first, min(first + self.batch_size, last)
 
     def order_of(self, shard: Shard) -> dict[str, Any]:
-        """What decides which rows the batches of a shard have; a state of another order is refused."""
+        """Return what decides which rows the batches of a shard have; a state of another order is refused."""
         order: dict[str, Any] = {
             "output": [manifest.data.get(DIGEST) for manifest in self.manifests],
             "rows": self.rows,
@@ -391,7 +391,7 @@ class Batches(Iterator[B]):
             self._thread.shutdown(**how)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the caller has come: batches that were read ahead do not count."""
+        """Return how far the caller has come: batches that were read ahead do not count."""
         order = self.loader.order_of(self.shard)
         batch = self._taken
         if self.loader.global_batches:
@@ -451,7 +451,7 @@ class _Sequence(Generic[B]):
         return partial(self.read, first, last) if thread is None else thread.submit(self.read, first, last).result
 
     def read(self, first: int, last: int) -> pa.Table:
-        """Rows [first, last) in one piece."""
+        """Read rows [first, last) in one piece."""
         pieces = list[pa.Table]()
         for at, low, high in self._places(first, last):
             _, table, rows = self._group(at)
@@ -462,11 +462,11 @@ class _Sequence(Generic[B]):
         return pa.concat_tables(pieces).combine_chunks()
 
     def batch(self, read: Any) -> B:
-        """The batch of what `read` gives, as the caller gets it."""
+        """Make the batch that the caller gets of what `read` returns."""
         return self.convert(read)
 
     def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """(place of a group in the epoch, first and last row in its order) of rows [first, last)."""
+        """Yield (place of a group in the epoch, first and last row in its order) of rows [first, last)."""
         at = min(int(np.searchsorted(self.ends, first, side="right")), len(self.order) - 1)
         while True:
             rows = self._at(at).rows
@@ -480,7 +480,7 @@ class _Sequence(Generic[B]):
         return self.loader.groups[self.order[at]]
 
     def _order(self, at: int) -> np.ndarray:
-        """The order of the rows of a group."""
+        """Return the order of the rows of a group."""
         seed = [self.loader.seed, self.epoch, int(self.order[at])]
         return np.random.default_rng(seed).permutation(self._at(at).rows)
 
@@ -528,7 +528,7 @@ class _DeviceSequence(_Sequence[B]):
     def _pieces(
         self, thread: ThreadPoolExecutor | None, places: list[tuple[int, int, int]]
     ) -> list[tuple[dict[str, GroupColumn], int, int]]:
-        """(group, first and last row) of a batch, from the groups in memory."""
+        """List (group, first and last row) of a batch, from the groups in memory."""
         first = places[0][0]
         self.groups = {at: group for at, group in self.groups.items() if at >= first}
         if thread is None:
@@ -554,7 +554,7 @@ class _DeviceSequence(_Sequence[B]):
             raise
 
     def _load_group(self, at: int) -> dict[str, GroupColumn]:
-        """A group in the order of the epoch."""
+        """Load a group in the order of the epoch."""
         group = self._at(at)
         try:
             with self.device.reading():
@@ -570,7 +570,7 @@ class _DeviceSequence(_Sequence[B]):
             raise
 
     def _decode_group(self, group: Group) -> dict[str, GroupColumn]:
-        """The columns of a group as the device reads them, and those that only Arrow reads."""
+        """Decode the columns of a group that the device reads, and read those that only Arrow reads."""
         types = {name: self.loader.schema[name].dtype for name in self.loader.names}
         columns = dict[str, GroupColumn]()
         for name, (values, valid, offsets) in self._read_on_device(group, types).items():
@@ -623,7 +623,7 @@ class _Files:
         self.arrow = loader.manifest.data["output"]["format"] == "arrow"
 
     def read(self, group: Group, names: Sequence[str]) -> pa.Table:
-        """Columns of a group; those that name its folder have one value throughout."""
+        """Read columns of a group; those that name its folder have one value throughout."""
         file = self._file(group.path)
         named = self.parse_folder_values(group.path)
         inside = [name for name in names if name not in named]
@@ -643,7 +643,7 @@ class _Files:
         return table
 
     def schema(self, group: Group) -> pa.Schema:
-        """The columns of the file of a group, as it stores them."""
+        """Read the columns of the file of a group, as it stores them."""
         return self._file(group.path).schema_arrow
 
     def _file(self, path: str) -> pa.RecordBatchFileReader | pq.ParquetFile:
@@ -656,7 +656,7 @@ class _Files:
         return self.open[path]
 
     def parse_folder_values(self, path: str) -> dict[str, pa.Scalar]:
-        """The columns that the folder of a file names, with their values."""
+        """Parse the columns that the folder of a file names, with their values."""
         partitioning = self.loader.manifest.partitioning
         if partitioning is None:
             return {}
@@ -667,8 +667,8 @@ class _Files:
 _rows: dict[tuple[int, ...], tuple[int, ...]] = {}  # of the files that this process has looked at, as they were
 
 
-def _rows_of(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool) -> tuple[int, ...]:
-    """The rows of each group of a file; a DataError where it is not as the manifest of its folder says."""
+def _read_group_rows(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool) -> tuple[int, ...]:
+    """Read the rows of each group of a file; a DataError if it is not as the manifest of its folder says."""
     stat = place.stat()
     if stat.st_size != part["bytes"]:
         raise _make_damage_error(
@@ -676,7 +676,7 @@ def _rows_of(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool)
         )
     key = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
     if key not in _rows:
-        _rows[key] = (_rows_of_arrow if is_arrow else _rows_of_parquet)(str(place))
+        _rows[key] = (_read_arrow_rows if is_arrow else _read_parquet_rows)(str(place))
     if (rows := sum(_rows[key])) != part["rows"]:
         raise _make_damage_error(folder, f"{part['path']} holds {rows:,} rows, the manifest says {part['rows']:,}")
     return _rows[key]
@@ -686,20 +686,22 @@ def _make_damage_error(folder: Path, what: str) -> DataError:
     return DataError(what, where=str(folder), do=f"see what else is damaged: rowmill verify {folder}")
 
 
-def _rows_of_parquet(path: str) -> tuple[int, ...]:
+def _read_parquet_rows(path: str) -> tuple[int, ...]:
     footer = pq.read_metadata(path)
     return tuple(footer.row_group(i).num_rows for i in range(footer.num_row_groups))
 
 
-def _rows_of_arrow(path: str) -> tuple[int, ...]:
+def _read_arrow_rows(path: str) -> tuple[int, ...]:
     with pa.memory_map(path) as source:
         file = pa.ipc.open_file(source)
         return tuple(file.get_batch(i).num_rows for i in range(file.num_record_batches))
 
 
 def device_name(device: object) -> str | None:
-    """A `device` as a text: None, `cpu`, `cuda` or `cuda:1`, also from a number or torch.device. A JobError for others;
-    a HostError for a GPU where cuDF is not installed."""
+    """Convert a `device` to text: None, `cpu`, `cuda` or `cuda:1`, also from a number or torch.device.
+
+    A JobError for others; a HostError for a GPU if cuDF is not installed.
+    """
     if device is None:
         return None
     name = f"cuda:{device}" if isinstance(device, int) else str(device)
@@ -716,7 +718,7 @@ def device_name(device: object) -> str | None:
 
 
 def _open_device(name: str) -> Any:
-    """The memory that a `device` names. A HostError or JobError where no such GPU answers."""
+    """Open the memory that a `device` names. A HostError or JobError if no such GPU answers."""
     if name == "cpu":
         return engine("pandas").BatchDevice()
     try:

@@ -49,7 +49,8 @@ class GroupColumn:
 
 
 def arrays(table: pa.Table | Arrays) -> Arrays:
-    """The columns of a batch as numpy arrays, by name; `<column>_offsets` says where the elements of each list begin.
+    """Convert the columns of a batch to numpy arrays, by name; `<column>_offsets` says where the elements of each list
+    begin.
 
     Numbers and booleans have the column's type; times are integers in the column's unit; a null float is NaN. A list
     column gives its elements, and offsets (int64, one more than rows): row i has elements [offsets[i], offsets[i + 1]).
@@ -89,7 +90,7 @@ def _rows_of_one_length(name: str, values: pa.FixedSizeListArray) -> np.ndarray:
 
 
 def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str | None]) -> dict[str, Any]:
-    """Columns of `arrays` in the jagged form of TorchRec: {keys, values, lengths}, one column behind the other.
+    """Convert columns of `arrays` to the jagged form of TorchRec: {keys, values, lengths}, one column after the other.
 
     A column of single values has lists of length 1. `lengths` (int32) has those of the first column's rows, then those
     of the second's; `KeyedJaggedTensor(keys, values, lengths=lengths)` takes them as tensors. Arrays are of the
@@ -141,14 +142,14 @@ def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str |
 
 
 def module_of(values: object) -> ModuleType:
-    """The module of an array: NumPy, or CuPy."""
+    """Return the module of an array: NumPy, or CuPy."""
     return sys.modules["cupy"] if type(values).__module__.split(".")[0] == "cupy" else np
 
 
 def _check_lengths(columns: Mapping[str, Any], name: str, weight: str) -> None:
     """Raise a DataError for the first row whose list has another length than the list of its weights."""
-    values = _lengths(columns, name)
-    weights = _lengths(columns, weight)
+    values = _count_lengths(columns, name)
+    weights = _count_lengths(columns, weight)
     rows = np.flatnonzero(values != weights)
     if len(rows):
         row = int(rows[0])
@@ -161,8 +162,8 @@ def _check_lengths(columns: Mapping[str, Any], name: str, weight: str) -> None:
         )
 
 
-def _lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
-    """How many values each row of a column has, in host memory."""
+def _count_lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
+    """Count the values of each row of a column, in host memory."""
     if isinstance(columns, Arrays) and name in columns.lengths:
         return columns.lengths[name]
     if f"{name}_offsets" not in columns:
@@ -174,7 +175,7 @@ def _lengths(columns: Mapping[str, Any], name: str) -> np.ndarray:
 def fill_null_floats(
     xp: ModuleType, name: str, dtype: pa.DataType, values: np.ndarray, valid: Any | None
 ) -> np.ndarray:
-    """The stored values of a column of numbers, a null float as NaN: what `arrays` makes of the same column.
+    """Return the stored values of a column of numbers, null floats as NaN: what `arrays` makes of the same column.
 
     `valid` says which values are not null; None: all. A DataError for nulls in a column of integers, booleans or times.
     """
@@ -183,12 +184,12 @@ def fill_null_floats(
     if values.dtype.kind == "f":
         return xp.where(valid, values, values.dtype.type(np.nan))
     if not bool(valid.all()):
-        raise _null_error(name, dtype)
+        raise _make_null_error(name, dtype)
     return values
 
 
 def in_order(xp: ModuleType, host: Callable[[Any], np.ndarray], column: GroupColumn, index: Any | None) -> GroupColumn:
-    """The rows of a column by number; `index` None: as they lie. `host` copies an array to host memory."""
+    """Take the rows of a column by number; `index` None: as they lie. `host` copies an array to host memory."""
     values = column.values
     offsets = column.offsets
     if offsets is None:
@@ -208,7 +209,7 @@ def in_order(xp: ModuleType, host: Callable[[Any], np.ndarray], column: GroupCol
 
 
 def assemble_batch(xp: ModuleType, pieces: Sequence[tuple[Mapping[str, GroupColumn], int, int]]) -> Arrays:
-    """The batch of rows [low, high) of each (row group, low, high), in memory of its own."""
+    """Assemble the batch of rows [low, high) of each (row group, low, high), in memory of its own."""
     batch = Arrays()
     for name, column in pieces[0][0].items():
         parts = [(group[name], low, high) for group, low, high in pieces]
@@ -238,7 +239,7 @@ def _copy_parts(xp: ModuleType, parts: Sequence[Any]) -> np.ndarray:
 
 
 def group_columns(table: pa.Table, put: Callable[[np.ndarray], Any]) -> dict[str, GroupColumn]:
-    """The columns of a row group that were read into host memory, put into the memory of a device. Errors: `arrays`."""
+    """Put the columns of a row group that were read into host memory into the memory of a device. Errors: `arrays`."""
     columns = {}
     for name in table.column_names:
         column = arrays(table.select([name]))
@@ -260,12 +261,12 @@ def _to_numpy(name: str, values: pa.Array) -> np.ndarray:
             do=f"leave {name!r} out of columns=, or apply Categorify to it in the job",
         )
     if values.null_count and not pa.types.is_floating(values.type):
-        raise _null_error(name, dtype)
+        raise _make_null_error(name, dtype)
     numbers = values.to_numpy(zero_copy_only=False)
     return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
 
 
-def _null_error(name: str, dtype: pa.DataType) -> DataError:
+def _make_null_error(name: str, dtype: pa.DataType) -> DataError:
     return DataError(
         f"column {name!r} has nulls",
         why=f"{dtype} has no number for them",

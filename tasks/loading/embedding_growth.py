@@ -37,7 +37,7 @@ RULES = ("normal", "mean", "outside", "zeros")
 def grow(
     weight: W, changes: Changes | Sequence[Changes], column: str | None = None, rule: Rule = "normal", seed: int = 0
 ) -> W:
-    """A larger copy of an embedding, with a row for each id that a refit, or several in a row, appended.
+    """Copy an embedding and add a row for each id that a refit, or several in a row, appended.
 
     weight: a torch.nn.Embedding or EmbeddingBag, a tensor or parameter of torch, or an array of numpy, whose first axis
     is ids, as many as `cardinality` said before the refit. The result is of the same class, type and device. Row i of
@@ -74,7 +74,7 @@ def grow(
     if not callable(rule) and rule not in RULES:
         raise JobError(f"no rule is called {rule!r}", do=near(str(rule), RULES))
     nights = [changes] if isinstance(changes, Mapping | str | Path) else changes
-    steps = [_step(one, column) for one in nights]
+    steps = [_find_step(one, column) for one in nights]
     if not steps:
         raise JobError("there are no changes to grow by", do="give the folder of a refit's output")
     name = ", ".join(steps[0]["columns"])
@@ -85,7 +85,7 @@ def grow(
     old = steps[0]["old_rows"]
     new = steps[-1]["new_rows"]
     first = steps[0]["first_id"]
-    module = _module(weight)
+    module = _find_module(weight)
     array: Any = module.weight if module is not None else weight
     if not hasattr(array, "shape") or not len(array.shape):
         raise JobError(
@@ -103,11 +103,11 @@ def grow(
     draw = _make_initializer(rule, array, first, seed)
     for start, stop in _chunks(old, new, array.shape):
         _set(grown, start, stop, draw(np.arange(start, stop, dtype=np.int64)))
-    return _like(weight, grown)
+    return _convert_like(weight, grown)
 
 
-def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
-    """The entry of the step whose ids are meant; a JobError if there is none, or if it has no new ids."""
+def _find_step(changes: Changes, column: str | None) -> Mapping[str, Any]:
+    """Find the entry of the step whose ids are meant; a JobError if there is none, or if it has no new ids."""
     where = "" if isinstance(changes, Mapping) else str(changes)
     if not isinstance(changes, Mapping):
         changes = _read_changes_file(Path(changes))
@@ -134,7 +134,7 @@ def _step(changes: Changes, column: str | None) -> Mapping[str, Any]:
 
 
 def _list_vocabulary_names(step: Mapping[str, Any]) -> list[str]:
-    """Columns of a step's vocabulary, as a user may name them: each, and the tuple's."""
+    """List the columns of a step's vocabulary, as a user may name them: each, and the tuple's."""
     columns = list(step["columns"])
     return columns if len(columns) == 1 else [*columns, "_".join(columns)]
 
@@ -150,8 +150,8 @@ def _read_changes_file(path: Path) -> Mapping[str, Any]:
     return changes
 
 
-def _module(weight: object) -> nn.Embedding | nn.EmbeddingBag | None:
-    """The weight as an embedding of torch; None for others. Torch is imported if the weight is of it, never by this."""
+def _find_module(weight: object) -> nn.Embedding | nn.EmbeddingBag | None:
+    """Return the weight as an embedding of torch; None for others. Torch is imported only if the weight is of it."""
     torch: Any = sys.modules.get("torch")
     return weight if torch and isinstance(weight, torch.nn.Embedding | torch.nn.EmbeddingBag) else None
 
@@ -170,8 +170,8 @@ def _empty_like(array: Values, rows: int) -> Values:
     return array.detach().new_empty(shape) if _is_tensor(array) else np.empty(shape, array.dtype)
 
 
-def _floats(array: Values) -> np.ndarray:
-    """Rows as float64 in host memory."""
+def _to_floats(array: Values) -> np.ndarray:
+    """Convert rows to float64 in host memory."""
     return np.asarray(array.detach().cpu().double().numpy() if _is_tensor(array) else array, np.float64)
 
 
@@ -191,7 +191,7 @@ def _chunks(start: int, stop: int, shape: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def _make_initializer(rule: Rule, old: Values, first: int, seed: int) -> Callable[[np.ndarray], Any]:
-    """The rule as a function of ids."""
+    """Make the rule a function of ids."""
     inner = tuple(old.shape[1:])
     if callable(rule):
         return lambda ids: rule(ids, old)
@@ -200,12 +200,12 @@ def _make_initializer(rule: Rule, old: Values, first: int, seed: int) -> Callabl
     if not (old.dtype.is_floating_point if _is_tensor(old) else old.dtype.kind == "f"):
         raise JobError(f"the rule {rule} draws fractions, the weight is of {old.dtype}", do="give rule='zeros'")
     if rule == "outside":
-        middle = _floats(old[OUTSIDE:first]).mean(axis=0)
+        middle = _to_floats(old[OUTSIDE:first]).mean(axis=0)
         return lambda ids: np.broadcast_to(middle, (len(ids), *inner))
     mean, deviation = _compute_mean_and_deviation(old, first)
     if rule == "mean":
         return lambda ids: np.broadcast_to(mean, (len(ids), *inner))
-    return lambda ids: mean + deviation * _normal(ids, inner, seed)
+    return lambda ids: mean + deviation * _draw_normal(ids, inner, seed)
 
 
 def _compute_mean_and_deviation(old: Values, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -214,13 +214,13 @@ def _compute_mean_and_deviation(old: Values, first: int) -> tuple[np.ndarray, np
     if rows < 1:
         return np.zeros(tuple(old.shape[1:])), np.full(tuple(old.shape[1:]), EMPTY_DEVIATION)
     chunks = list(_chunks(first, old.shape[0], old.shape))
-    mean = sum((_floats(old[a:b]).sum(axis=0) for a, b in chunks), np.zeros(tuple(old.shape[1:]))) / rows
-    squares = sum((((_floats(old[a:b]) - mean) ** 2).sum(axis=0) for a, b in chunks), np.zeros_like(mean))
+    mean = sum((_to_floats(old[a:b]).sum(axis=0) for a, b in chunks), np.zeros(tuple(old.shape[1:]))) / rows
+    squares = sum((((_to_floats(old[a:b]) - mean) ** 2).sum(axis=0) for a, b in chunks), np.zeros_like(mean))
     return mean, np.sqrt(squares / rows)
 
 
-def _normal(ids: np.ndarray, inner: tuple[int, ...], seed: int) -> np.ndarray:
-    """A draw of the standard normal for each id and dimension, a function of (seed, id, dimension) alone.
+def _draw_normal(ids: np.ndarray, inner: tuple[int, ...], seed: int) -> np.ndarray:
+    """Draw a standard normal for each id and dimension, a function of (seed, id, dimension) alone.
 
     Bits by splitmix64 (Steele, Lea, Flood, OOPSLA 2014), normal by Box and Muller (1958).
     """
@@ -239,8 +239,8 @@ def _mix_bits(counter: np.ndarray) -> np.ndarray:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _like(weight: W, grown: Any) -> W:
-    """The rows as an object of the weight's class."""
+def _convert_like(weight: W, grown: Any) -> W:
+    """Convert the rows to an object of the weight's class."""
     torch: Any = sys.modules.get("torch")
     if not torch or not isinstance(weight, torch.Tensor | torch.nn.Module):
         return grown

@@ -73,7 +73,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         if self.jagged:
             _import_keyed_jagged_tensor()
             self.loader = _with_columns(self.loader, self.jagged)
-        default = _rank()
+        default = _find_rank()
         self.rank = default[0] if rank is None else rank
         self.ranks = default[1] if ranks is None else ranks
         Shard(self.rank, self.ranks)
@@ -94,7 +94,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         self._taken = None
 
     def state_dict(self, batches: int | None = None, workers: int = 0) -> dict[str, Any]:
-        """Where this rank stands: `batches` of the epoch are taken, by a DataLoader with this number of workers.
+        """Return where this rank stands: `batches` of the epoch are taken, by a DataLoader with this number of workers.
 
         None: those that were iterated over in this process, which is right without DataLoader workers. A JobError for
         None where nothing was, since workers read ahead and cannot say what was taken.
@@ -126,7 +126,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         self._taken = None
 
     def batches(self, workers: int = 1) -> int:
-        """How many batches this rank gives in an epoch with this number of DataLoader workers (0 counts as 1)."""
+        """Count the batches that this rank gives in an epoch with this number of DataLoader workers (0 counts as 1)."""
         count = max(workers, 1)
         return sum(self.loader.batches_of(Shard(self.rank, self.ranks, worker, count)) for worker in range(count))
 
@@ -152,7 +152,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
                 where=self.loader.path,
                 do="take the same number of workers, or global_batches=True",
             )
-        counts, turn = _turns([self.loader.batches_of(shard) for shard in shards], taken)
+        counts, turn = _count_turns([self.loader.batches_of(shard) for shard in shards], taken)
         mine = (worker + turn) % workers  # the DataLoader begins with its worker 0
         if info is None:
             self._taken = taken
@@ -163,7 +163,8 @@ class Rows(IterableDataset):  # type: ignore[misc]
             yield batch
 
     def _source(self) -> tuple[Loader, Callable[[], int] | None]:
-        """(the loader with the number of PyTorch's current GPU, which gives the address of its current stream)."""
+        """Return (the loader with the number of PyTorch's current GPU, which gives the address of its current
+        stream)."""
         if not self._on_gpu:
             return self.loader, None
         if not torch.cuda.is_available():
@@ -182,7 +183,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         owned = Arrays({name: _to_writable(values) for name, values in columns.items()}, lengths=columns.lengths)
         named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}
         inside = {part for name in named for part in (name, f"{name}_offsets")}
-        batch: dict[str, Any] = {name: _tensor(values) for name, values in owned.items() if name not in inside}
+        batch: dict[str, Any] = {name: _make_tensor(values) for name, values in owned.items() if name not in inside}
         for key, features in self.jagged.items():
             batch[key] = _make_keyed_jagged_tensor(owned, features)
         return batch
@@ -192,7 +193,7 @@ Features = dict[str, str | None]  # the columns of a jagged tensor, each with th
 
 
 def _parse_jagged(jagged: Mapping[str, Any] | Sequence[str]) -> dict[str, Features]:
-    """The columns of each jagged tensor by its name. A JobError for a map that has both columns and tensors."""
+    """Parse the columns of each jagged tensor by its name. A JobError for a map that has both columns and tensors."""
     if not isinstance(jagged, Mapping):
         return {"jagged": _features(jagged)}
     weighted = {name for name, value in jagged.items() if value is None or isinstance(value, str)}
@@ -216,7 +217,7 @@ def _features(columns: str | Sequence[str] | Mapping[str, str | None]) -> Featur
 
 
 def _with_columns(loader: Loader, jagged: Mapping[str, Features]) -> Loader:
-    """The loader that also reads the columns of jagged tensors and their weights.
+    """Make the loader also read the columns of jagged tensors and their weights.
 
     A JobError for an unknown one, a second name, and weights of another kind than their values.
     """
@@ -255,7 +256,7 @@ def _check_weights(loader: Loader, name: str, weight: str) -> None:
 
 
 def _import_keyed_jagged_tensor() -> Any:
-    """The class of TorchRec; a HostError where it cannot be imported."""
+    """Import the class of TorchRec; a HostError if it cannot be imported."""
     try:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
     except (ImportError, OSError) as error:
@@ -268,18 +269,18 @@ def _import_keyed_jagged_tensor() -> Any:
 
 
 def _make_keyed_jagged_tensor(columns: Arrays, features: Features) -> Any:
-    """The KeyedJaggedTensor of columns of a batch."""
+    """Make the KeyedJaggedTensor of columns of a batch."""
     types = {columns[name].dtype for name in features}
     if len(types) > 1 and all(dtype.kind == "i" for dtype in types):
         wide = {name: columns[name].astype(np.int64) for name in features}
         columns = Arrays({**columns, **wide}, lengths=columns.lengths)
     parts = jagged(columns, features)
-    tensors = {name: _tensor(parts[name]) for name in ("values", "lengths", "weights") if name in parts}
+    tensors = {name: _make_tensor(parts[name]) for name in ("values", "lengths", "weights") if name in parts}
     return _import_keyed_jagged_tensor()(keys=parts["keys"], **tensors)
 
 
-def _tensor(values: Any) -> torch.Tensor:
-    """The tensor of an array, in its memory."""
+def _make_tensor(values: Any) -> torch.Tensor:
+    """Make a tensor of an array, in its memory."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values)
     if values.dtype == np.bool_:  # CuPy 13 hands over no booleans
@@ -287,10 +288,10 @@ def _tensor(values: Any) -> torch.Tensor:
     return torch.from_dlpack(values)
 
 
-def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
-    """How many batches each worker has given once `taken` were, in turn; and the worker whose turn is next.
+def _count_turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
+    """Compute how many batches each worker has given once `taken` were, in turn; and the worker whose turn is next.
 
-    >>> _turns([3, 2, 2], 4)
+    >>> _count_turns([3, 2, 2], 4)
     ([2, 1, 1], 1)
     """
     count = len(batches)
@@ -308,15 +309,16 @@ def _turns(batches: Sequence[int], taken: int) -> tuple[list[int], int]:
 
 
 def _to_writable(values: np.ndarray) -> np.ndarray:
-    """Values that a tensor may change: those of Arrow are read-only. Unsigned types as PyTorch computes with them."""
+    """Copy values that a tensor may not change: those of Arrow are read-only. Unsigned types as PyTorch computes with
+    them."""
     wider = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}.get(values.dtype.name)
     if wider:
         return values.astype(wider)
     return values if not isinstance(values, np.ndarray) or values.flags.writeable else values.copy()
 
 
-def _rank() -> tuple[int, int]:
-    """(rank, number of ranks) of this process."""
+def _find_rank() -> tuple[int, int]:
+    """Return (rank, number of ranks) of this process."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

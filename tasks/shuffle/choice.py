@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> Choice:
-    """The exchange for this many rows of the output schema."""
+    """Choose the exchange for this many rows of the output schema."""
     need = rows * row_bytes(schema)
     allowed = _compute_pieces_limit(pool, engine)
     figures = f"about {amount(need)} of pieces, {amount(allowed)} allowed in the workers' memory"
@@ -51,13 +51,15 @@ def choose(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str 
 
 
 def _compute_pieces_limit(pool: Workers, engine: str) -> int:
-    """Bytes of the workers' host memory that pieces may fill."""
+    """Compute the bytes of the workers' host memory that pieces may fill."""
     return int(PIECES_SHARE * pool.memory) if engine == "cudf" else host_pieces_limit(pool.memory, len(pool.workers))
 
 
 def spare(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str = "pandas") -> int:
-    """Bytes of each worker's host memory that pieces leave of `PIECES_SHARE`; 0 where pieces go to the disk, since
-    memory is short there."""
+    """Compute the bytes of each worker's host memory that pieces leave of `PIECES_SHARE`.
+
+    0 if pieces go to the disk: memory is short then.
+    """
     chosen = choose(exchange, rows, schema, pool, engine)
     if chosen.kind == "disk":
         return 0
@@ -66,8 +68,11 @@ def spare(exchange: str, rows: int, schema: Schema, pool: Workers, engine: str =
 
 
 def spare_on_device(exchange: str, rows: int, schema: Schema, pool: Workers) -> int:
-    """Bytes of each worker's GPU that pieces leave of `PIECES_SHARE`, at most `CACHE_SHARE_OF_GPU` of the GPU; 0 where
-    pieces leave the GPUs."""
+    """Compute the bytes of each worker's GPU that pieces leave of `PIECES_SHARE`, at most `CACHE_SHARE_OF_GPU` of the
+    GPU.
+
+    0 if pieces leave the GPUs.
+    """
     chosen = choose(exchange, rows, schema, pool, "cudf")
     if chosen.kind == "disk" or chosen.on_host:
         return 0
@@ -80,7 +85,7 @@ def _of_each_worker(nbytes: int, pool: Workers) -> int:
 
 
 def make_exchange(kind: str, pool: Pool, name: str, folder: Path, need: int) -> Exchange:
-    """The exchange of one split; GiveUpError where the disk cannot hold the pieces."""
+    """Make the exchange of one split; GiveUpError where the disk cannot hold the pieces."""
     if kind == "memory":
         return memory_exchange(pool, name)
     place = folder / name

@@ -19,7 +19,7 @@ from tasks.storage import hive
 
 
 def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
-    """The partition's rows, transformed, in ranges of position."""
+    """Return the partition's rows, transformed, in ranges of position."""
     cut = PartitionPieces()
     work = cutting.work
     gpu_setup.prepare(work.engine)

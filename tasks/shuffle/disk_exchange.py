@@ -49,7 +49,7 @@ class ScratchCut:
     engine: str
 
     def ranges(self, first: int, last: int) -> list[Any]:
-        """The rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
+        """Return the rows of ranges [first, last), as the engine's pieces (one for each part of a halved partition)."""
         kernels = engines.engine(self.engine)
         pieces = []
         before = 0  # batches of the pieces that are read already
@@ -64,13 +64,13 @@ class ScratchCut:
         return pieces
 
     def rows_of(self, first: int, last: int) -> np.ndarray:
-        """The rows of each of the ranges [first, last); nothing is read for it."""
+        """Count the rows of each of the ranges [first, last); nothing is read for it."""
         rows = [np.diff(offsets[first : last + 1]) for offsets in self.offsets]
         return np.asarray(np.sum(rows, axis=0, dtype=np.int64))
 
 
 def _count_batches(rows: int, batch_rows: int) -> int:
-    """The batches of a piece of so many rows.
+    """Count the batches of a piece of so many rows.
 
     >>> _count_batches(0, 100), _count_batches(100, 100), _count_batches(101, 100)
     (0, 1, 2)
@@ -79,7 +79,7 @@ def _count_batches(rows: int, batch_rows: int) -> int:
 
 
 def _read_rows(reader: pa.RecordBatchFileReader, before: int, batch_rows: int, low: int, high: int) -> pa.Table:
-    """Rows [low, high) of a piece, behind the `before` batches of other pieces, in one chunk for each column."""
+    """Read rows [low, high) of a piece, after the `before` batches of other pieces, in one chunk for each column."""
     if low == high:
         return reader.schema.empty_table()
     first = low // batch_rows
@@ -89,8 +89,9 @@ def _read_rows(reader: pa.RecordBatchFileReader, before: int, batch_rows: int, l
 
 
 def rows_of_batch(rows: int, columns: int, nbytes: int) -> int:
-    """The rows of each record batch of a piece: few, so that little is read beside the rows that a file needs, but
-    many enough for what a batch costs by itself.
+    """Choose the rows of each record batch of a piece.
+
+    Few, so that little is read besides the rows that a file needs, but enough to outweigh the cost of a batch.
 
     >>> rows_of_batch(900_000, 6, 41 * 900_000), rows_of_batch(16_000, 1_000, 8_000 * 16_000), rows_of_batch(0, 6, 0)
     (1598, 128, 65536)
@@ -175,7 +176,7 @@ class DiskExchange:
     def deliver(
         self, function: Callable[..., Any], shared: Any, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
-        """function(shared, item, cuts) for every item, on any worker."""
+        """Call function(shared, item, cuts) for every item, on any worker."""
         cuts = getattr(self, "cuts", None) or self._read_cut_notes(shared.engine)
         return self.pool.map(_deliver, (function, shared, cuts), items, done)
 
@@ -192,7 +193,7 @@ class DiskExchange:
 
 
 def summary_of(note: dict[str, Any]) -> CutSummary:
-    """The summary that the note of a partition's file has."""
+    """Read the summary in the note of a partition's file."""
     return CutSummary.from_json(note, parse_seen(note["seen"]))
 
 

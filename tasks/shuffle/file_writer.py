@@ -20,13 +20,13 @@ from tasks.storage.checksum import digest
 
 
 def write_table(writing: Writing, table: object, name: str, rows: int) -> dict[str, Any]:
-    """All rows of a file at once; its record."""
+    """Write all rows of a file at once; return its record."""
     write = engines.engine(writing.engine).write_file
     return write_whole(writing, name, rows, lambda path: write(table, path, writing))
 
 
 def write_whole(writing: Writing, name: str, rows: int, write: Callable[[str], str | None]) -> dict[str, Any]:
-    """One file that `write(path)` writes, whole or not at all, and digests where that is cheap; its record."""
+    """Write one file by `write(path)`, atomically, and digest it if that is cheap; return its record."""
     path = Path(writing.folder) / name
     with no_space(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write_folders(writing: Writing, table: object, name: str) -> list[dict[str, 
     """Write the rows of one file into their folders, in order; the columns in the folders' names are left out."""
     engine = engines.engine(writing.engine)
     inner = _in_folders(writing)
-    order, ranges = _folders(writing, table, name)
+    order, ranges = _split_into_folders(writing, table, name)
     table = engine.table_rows(table, order)
     return [
         write_table(inner, engine.slice_table(table, start, stop), f"{folder}/{name}", stop - start)
@@ -69,7 +69,7 @@ def write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) ->
     inner = _in_folders(writing)
     by_folder: dict[str, list[pa.Table]] = {}
     while (table := next(tables, None)) is not None:
-        order, ranges = _folders(writing, table, name)
+        order, ranges = _split_into_folders(writing, table, name)
         rows = engine.host_columns(table, inner.schema).take(pa.array(order))
         del table
         for folder, start, stop in ranges:
@@ -82,8 +82,8 @@ def write_folders_of_runs(writing: Writing, tables: Iterator[Any], name: str) ->
     ]
 
 
-def _folders(writing: Writing, table: object, name: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """`hive.folders` of a table."""
+def _split_into_folders(writing: Writing, table: object, name: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+    """Call `hive.folders` on a table."""
     named = Schema(writing.schema[n] for n in writing.output.partition_on)
     return hive.folders(engines.engine(writing.engine).host_columns(table, named), f"file {name}")
 

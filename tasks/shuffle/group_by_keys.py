@@ -28,7 +28,7 @@ from tasks.storage.files import check_unchanged
 
 
 def by_keys(rows: SourceRows, keys: Sequence[str], sort_by: Sequence[str], folder: Path, partition_size: int) -> Plan:
-    """The rows sorted by (hash of the keys, keys, sort_by, row number), as a plan of Arrow files under `folder`.
+    """Sort rows by (hash of the keys, keys, sort_by, row number), into a plan of Arrow files under `folder`.
 
     Nulls are keys like any other and come first. The row number stays with the row as the column `__row__`; a row's
     place in the new order is its order number. Blocks hold whole keys, so that runs of a key never cross a partition.
@@ -97,7 +97,7 @@ def make_keyed_plan(
 
 
 def keys_of(plan: Plan) -> list[str]:
-    """The keys by which `by_keys` brought the plan's rows together; none for other plans."""
+    """Return the keys by which `by_keys` grouped the plan's rows; none for other plans."""
     return list(plan.options.get("keyed", {}).get("keys", ()))
 
 

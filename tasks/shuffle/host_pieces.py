@@ -31,7 +31,7 @@ class OnHost:
         return sum(part.nbytes for part in self.parts)
 
     def ranges(self, first: int, last: int) -> OnHost:
-        """The rows of ranges [first, last), a view; a part as it is where these are its ranges."""
+        """Return the rows of ranges as a view; the part itself if it has exactly these ranges."""
         parts = []
         start = 0
         for part in self.parts:
@@ -44,12 +44,12 @@ class OnHost:
         return OnHost(tuple(parts or [self.parts[0].ranges(0, 0)]), self.name)
 
     def pack_rows(self) -> OnHost:
-        """The same rows in buffers of their own: those that they are in, where nothing else is there."""
+        """Copy the rows into buffers of their own; buffers that hold nothing else are kept."""
         return OnHost(tuple(part.pack_rows() for part in self.parts), self.name)
 
 
 def join_on_host(pieces: Sequence[Any]) -> list[Any]:
-    """Pieces in host memory as one, which goes to the GPU at once; pieces on the GPU as they are."""
+    """Join pieces in host memory, which then go to the GPU at once; pieces on the GPU stay as they are."""
     parts = [part for piece in pieces if isinstance(piece, OnHost) for part in piece.parts]
     if not parts:
         return list(pieces)
@@ -61,7 +61,7 @@ def join_on_host(pieces: Sequence[Any]) -> list[Any]:
 
 
 def on_device(pieces: Sequence[Any]) -> list[Any]:
-    """All pieces as the engine has them; pieces in host memory are copied to the GPU."""
+    """Return all pieces as the engine has them; pieces in host memory are copied to the GPU."""
     return [loaded for piece in pieces for loaded in (_load_from_host(piece) if isinstance(piece, OnHost) else [piece])]
 
 
@@ -71,8 +71,8 @@ def _load_from_host(piece: OnHost) -> list[Any]:
 
 
 def to_host(pieces: Any, name: str, shares: Sequence[int] = ()) -> OnHost:
-    """The engine's pieces, copied. `shares`: bounds of the ranges that go different ways, each in buffers of its
-    own."""
+    """Copy the engine's pieces to host memory. `shares`: bounds of ranges with different targets, each in its own
+    buffers."""
     copied = engines.engine(name).pieces_to_host
     cuts = [pieces.ranges(first, last) for first, last in pairwise(shares)] if len(shares) > 2 else [pieces]
     return OnHost(tuple(Pieces(*copied(cut)) for cut in cuts), name)

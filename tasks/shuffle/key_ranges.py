@@ -67,11 +67,11 @@ class KeyRows:
         return rows if self.runs.order is None else rows[self.runs.order]
 
     def take_column(self, name: str) -> Any:
-        """A column in the order of `rows`."""
+        """Take a column in the order of `rows`."""
         return self.runs.order_by_place(self.frame[name])
 
     def nulls(self, name: str) -> np.ndarray:
-        """Which rows are null in a column."""
+        """Return which rows are null in a column."""
         null = self.host.null_rows([self.take_column(name)])
         return np.zeros(len(self.rows), dtype=bool) if null is None else np.asarray(null)
 
@@ -116,7 +116,7 @@ class SourceRows:
     floor: int = 0  # bytes of a partition below which it is not halved when memory is short
 
     def pick_columns(self, names: Sequence[str]) -> Work:
-        """A pass over some columns."""
+        """Make a pass over some columns."""
         node = Node("pick", selection=tuple(names), name="source")
         return Work(self.source, node, self.plan.schema, self.engine, filter=self.filter, rules=self.rules)
 
@@ -136,7 +136,8 @@ class KeyRanges:
 
 
 def key_blocks(rows: int) -> int:
-    """The number of ranges: equal ranges of the key hash, a power of two that depends on the number of rows alone.
+    """Choose the number of ranges: equal ranges of the key hash, a power of two that depends on the number of rows
+    alone.
 
     >>> key_blocks(10), key_blocks(3_000_000)
     (1, 4)
@@ -145,7 +146,7 @@ def key_blocks(rows: int) -> int:
 
 
 def with_row_number(columns: Sequence[Column]) -> Schema:
-    """The schema of these columns and the row number."""
+    """Return the schema of these columns and the row number."""
     return Schema([*columns, Column(ROW, pa.uint64())])
 
 
@@ -186,8 +187,10 @@ def reduce_range(ranges: KeyRanges, part: Part, cuts: Sequence[PartitionPieces])
 
 
 def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Workers, engine: str) -> tuple[str, int]:
-    """(memory or disk, about how many bytes wait there) for the pieces of a plan: the columns twice, as they are and to
-    sort by."""
+    """Choose the exchange for the pieces of a plan: (memory or disk, about how many bytes wait there).
+
+    The columns wait twice: as they are, and to sort by.
+    """
     schema = with_row_number([plan.schema[name] for name in names])
     choice = choose(exchange, 2 * plan.rows, schema, workers, engine)
     need = plan.rows * (2 * row_bytes(schema) - POSITION)
@@ -196,7 +199,7 @@ def exchange_of(plan: Plan, names: Sequence[str], exchange: str, workers: Worker
 
 @contextmanager
 def reduce_by_key(rows: SourceRows, reduction: KeyReduction, folder: Path) -> Iterator[list[str]]:
-    """The files with the arrays of all ranges of key hashes; the files and `folder` are there while the block runs."""
+    """Provide the files with the arrays of all ranges of key hashes; they and `folder` exist while the block runs."""
     plan = rows.plan
     sort_by = (reduction.by,) if reduction.by else ()
     schema = with_row_number([plan.schema[name] for name in reduction.columns])
@@ -211,7 +214,7 @@ def reduce_by_key(rows: SourceRows, reduction: KeyReduction, folder: Path) -> It
 
 
 def array_of(file: str, name: str) -> np.ndarray:
-    """One of the arrays in a file of `reduce_by_key`.
+    """Read one of the arrays in a file of `reduce_by_key`.
 
     NumPy has Python parse the header of an array, and Python 3.11 raises a SystemError now and then where threads parse
     at the same time ("AST constructor recursion depth mismatch"): it is read again then.
@@ -224,7 +227,10 @@ def array_of(file: str, name: str) -> np.ndarray:
 
 
 def row_set(files: Sequence[str], name: str, rows: int, path: Path) -> tuple[RowSet, int]:
-    """(the row numbers that the files have under a name, as bits in the file `path`; their number), of so many rows."""
+    """Write the row numbers that the files have under a name as bits in the file `path`, of so many rows.
+
+    Returns the set, and how many they are.
+    """
     bits = np.zeros(max(1, -(-rows // 8)), dtype=np.uint8)
     count = 0
     for file in files:

@@ -51,7 +51,7 @@ class LocalMemory:
     def deliver(
         self, function: Callable[..., Any], shared: object, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
-        """function(shared, item, cuts) for every item, in threads."""
+        """Call function(shared, item, cuts) for every item, in threads."""
         cuts = self.cuts
         return self.pool.map(lambda _, item: function(shared, item, cuts), None, items, done)
 
@@ -77,11 +77,11 @@ class PublishedPieces:
         return len(self.bounds) - 1
 
     def owners(self) -> list[int]:
-        """The workers that have ranges."""
+        """Return the workers that have ranges."""
         return [w for w in range(self.step) if self.bounds[w] < self.bounds[w + 1]]
 
     def lacks(self, partitions: int) -> list[tuple[int, int]]:
-        """Which of the pieces of so many partitions are not there."""
+        """Return which of the pieces of so many partitions are missing."""
         wanted = [(first, w) for first in range(0, partitions, self.step) for w in self.owners()]
         return [place for place in wanted if place not in self.pieces]
 
@@ -136,7 +136,7 @@ class DaskMemory:
         return summaries
 
     def _move_pieces(self, bounds: Sequence[int], cuts: dict[tuple[int, int], list[Any]]) -> dict[tuple[int, int], Any]:
-        """Futures of the pieces of some partitions for a worker, on that worker."""
+        """Move the pieces of some partitions to a worker; return their futures on that worker."""
         ranges = [(cut, bounds[w], bounds[w + 1]) for (_, w), group in cuts.items() for cut in group]
         packed = iter(self.pool.each(pack_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
         return {
@@ -150,7 +150,7 @@ class DaskMemory:
         return self.pool.workers[number % len(self.pool.workers)]
 
     def _there(self) -> PublishedPieces:
-        """What is published and a worker holds at this moment; what is lost or failed is not in it."""
+        """Return what is published and held by a worker at this moment, without what is lost or failed."""
         published = PublishedPieces(**(self.pool.client.get_dataset(self.name, default=None) or {}))
         futures = [*published.notes.values(), *published.pieces.values()]
         holders = self.pool.client.who_has(futures) if futures else {}
@@ -166,7 +166,7 @@ class DaskMemory:
     def deliver(
         self, function: Callable[..., Any], shared: object, items: Sequence[Any], ranges: Ranges, done: Done | None
     ) -> list[Any]:
-        """function(shared, item, cuts) for every item, where its pieces are."""
+        """Call function(shared, item, cuts) for every item, where its pieces are."""
         if not items:
             return []
         published = PublishedPieces(**self.pool.client.get_dataset(self.name))
@@ -181,7 +181,7 @@ class DaskMemory:
         return self.pool.finish(futures, done)
 
     def _collect_futures(self, published: PublishedPieces, owner: int, first: int, last: int) -> Iterator[Any]:
-        """Futures of what holds ranges [first, last); of what another worker than the owner has only these move."""
+        """Collect the futures of what holds ranges [first, last); from other workers than the owner only these move."""
         for place in sorted(published.pieces):
             w = place[1]
             low = max(first, published.bounds[w])

@@ -25,7 +25,7 @@ from tasks.storage.atomic import read_json
 
 
 def units_of(rows: int, unit: int) -> int:
-    """How many runs are possible: one for each `unit` rows that a file stores together, 1 where unit is 0.
+    """Count the runs that are possible: one for each `unit` rows that a file stores together, 1 if unit is 0.
 
     >>> units_of(10, 4), units_of(8, 4), units_of(0, 4), units_of(10, 0)
     (3, 2, 1, 1)
@@ -34,7 +34,7 @@ def units_of(rows: int, unit: int) -> int:
 
 
 def runs_of(part: Part, counts: np.ndarray, unit: int, runs: int) -> list[Part]:
-    """A part (`tasks.shuffle.parts.Part`) as that many parts of whole units of rows, in their order.
+    """Divide a part (`tasks.shuffle.parts.Part`) into that many parts of whole units of rows, in their order.
 
     `counts` are the rows of each of its ranges of position; each run names only the ranges that it needs.
     """
@@ -116,7 +116,8 @@ class Writing(PickledFields):
 
 
 def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> list[Part]:
-    """The files, from the rows that are left in every range of position: equal to one row, or all full but the last."""
+    """Plan the files from the rows that are left in every range of position: equal to one row, or all full but the
+    last."""
     ends = np.cumsum(counts)
     rows = int(ends[-1])
     if order.mode == "key":
@@ -146,7 +147,7 @@ def plan_parts(counts: np.ndarray, output: Output, order: Order, files: int) -> 
 
 
 def read_part_records(note: Path, folder: Path, fingerprint: str) -> list[dict[str, Any]] | None:
-    """The records of what this very work wrote of a file and what is there, else None."""
+    """Read the records of a file that this very work wrote and that still exists; else None."""
     content = read_json(note)
     if not isinstance(content, dict) or content.get("work") != fingerprint:
         return None

@@ -67,7 +67,7 @@ class BlockLayout:
 
 
 def permute(index: Array, n: int, seed: int, xp: ModuleType = np) -> Array:
-    """The position of each row of `index` in a seeded random order of range(n).
+    """Compute the position of each row of `index` in a seeded random order of range(n).
 
     index: integers with 0 <= index < n (not checked), in any order and with repeats. Out: uint64, as long as index.
     n: 0 to 2^62. seed: any Python int. The result depends on (index, n, seed, PERMUTATION_VERSION) and on nothing else.
@@ -77,7 +77,7 @@ def permute(index: Array, n: int, seed: int, xp: ModuleType = np) -> Array:
 
     Errors: ValueError for n outside 0 to 2^62.
     """
-    return _permute(xp.asarray(index), n, _key(seed), xp)
+    return _permute(xp.asarray(index), n, _derive_key(seed), xp)
 
 
 def none(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType = np) -> Array:
@@ -90,9 +90,9 @@ def partition(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleTyp
 
     A seeded bijection inside each block, the blocks in seeded order.
     """
-    starts, rows = _blocks(layout)
+    starts, rows = _number_blocks(layout)
     placed = _compute_block_starts(rows, seed)
-    ranges = _Ranges(_key(seed, _BLOCK_ROWS), np.arange(len(rows)), rows, -starts, placed)
+    ranges = _Ranges(_derive_key(seed, _BLOCK_ROWS), np.arange(len(rows)), rows, -starts, placed)
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
@@ -102,14 +102,14 @@ def worker(order_number: Array, layout: BlockLayout, seed: int, xp: ModuleType =
     The blocks in seeded order are cut into `groups` runs of equally many blocks (run g of G holds places g*B//G to
     (g+1)*B//G of the B); the rows of a run get a seeded bijection. With one group the bias is that of `full`.
     """
-    starts, rows = _blocks(layout)
+    starts, rows = _number_blocks(layout)
     placed = _compute_block_starts(rows, seed)
     places = _block_places(len(rows), seed)
     edges = range_edges(len(rows), layout.groups)
     bounds = np.append(np.sort(placed), layout.rows)[edges]  # the first position of each run of blocks
     runs = np.searchsorted(edges, places, side="right") - 1
     bases = bounds[runs]
-    ranges = _Ranges(_key(seed, _GROUP_ROWS), runs, np.diff(bounds)[runs], placed - starts - bases, bases)
+    ranges = _Ranges(_derive_key(seed, _GROUP_ROWS), runs, np.diff(bounds)[runs], placed - starts - bases, bases)
     return _inside_ranges(order_number, starts, ranges, xp)
 
 
@@ -125,7 +125,7 @@ MODES: Mapping[str, Mode] = MappingProxyType({"none": none, "partition": partiti
 
 
 def range_edges(rows: int, ranges: int) -> np.ndarray:
-    """The `ranges` + 1 edges of equal ranges of position, int64: edge j is exactly j * rows // ranges.
+    """Compute the `ranges` + 1 edges of equal ranges of position, int64: edge j is exactly j * rows // ranges.
 
     Rows to 2^62, ranges 1 to 2^31.
 
@@ -138,7 +138,7 @@ def range_edges(rows: int, ranges: int) -> np.ndarray:
 
 
 def file_ranks(rows_left: int, files: int) -> list[tuple[int, int]]:
-    """The ranks [low, high) of each file: equal to one row, whatever operators dropped or multiplied.
+    """Compute the ranks [low, high) of each file: equal to one row, whatever operators dropped or multiplied.
 
     >>> file_ranks(10, 3)
     [(0, 3), (3, 6), (6, 10)]
@@ -160,25 +160,25 @@ class _Ranges:
     bases: np.ndarray
 
     def positions(self, block: int, rows: Array, xp: ModuleType) -> Array:
-        """The positions of these rows (uint64) of a block."""
+        """Compute the positions of these rows (uint64) of a block."""
         local = rows + np.uint64(int(self.shifts[block]) & _ALL_64)  # a negative shift wraps around
         inside = _permute(local, int(self.rows[block]), _join(self.key, int(self.numbers[block])), xp)
         return inside + np.uint64(self.bases[block])
 
 
-def _blocks(layout: BlockLayout) -> tuple[np.ndarray, np.ndarray]:
+def _number_blocks(layout: BlockLayout) -> tuple[np.ndarray, np.ndarray]:
     """First row number and number of rows of each block, int64."""
     starts = np.asarray(layout.block_starts, dtype=np.int64)
     return starts, np.diff(starts, append=np.int64(layout.rows))
 
 
 def _block_places(blocks: int, seed: int) -> np.ndarray:
-    """The place of each block in the seeded order of blocks."""
-    return _permute(np.arange(blocks, dtype=np.int64), blocks, _key(seed, _BLOCK_ORDER), np).astype(np.int64)
+    """Compute the place of each block in the seeded order of blocks."""
+    return _permute(np.arange(blocks, dtype=np.int64), blocks, _derive_key(seed, _BLOCK_ORDER), np).astype(np.int64)
 
 
 def _compute_block_starts(rows: np.ndarray, seed: int) -> np.ndarray:
-    """The first position of each block once the blocks are in seeded order."""
+    """Compute the first position of each block once the blocks are in seeded order."""
     order = np.argsort(_block_places(len(rows), seed))
     starts = np.empty_like(rows)
     starts[order] = np.cumsum(rows[order]) - rows[order]
@@ -186,7 +186,8 @@ def _compute_block_starts(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp: ModuleType) -> Array:
-    """Positions, one slice for each block that occurs; numbers that do not ascend are sorted first and put back."""
+    """Compute positions, one slice for each block that occurs; numbers that do not ascend are sorted first and put
+    back."""
     numbers = xp.asarray(order_number).astype(np.uint64, copy=False)
     if not len(numbers):
         return numbers.copy()
@@ -204,7 +205,8 @@ def _inside_ranges(order_number: Array, starts: np.ndarray, ranges: _Ranges, xp:
 
 
 def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
-    """`permute` with a 64-bit key; n goes into the key, so that ranges of other lengths are ordered independently."""
+    """Permute as `permute` does, with a 64-bit key; n goes into the key, so that ranges of other lengths are ordered
+    independently."""
     if not 0 <= n <= LARGEST_RANGE:
         raise ValueError(f"a range to permute has 0 to 2^62 rows, not {n}")
     key = _join(key, n)
@@ -214,38 +216,38 @@ def _permute(index: Array, n: int, key: int, xp: ModuleType) -> Array:
     if xp.__name__ == "cupy":
         mask = np.uint64(2**bits - 1)
         half = np.uint64(bits // 2)
-        return _device_kernel(xp)(index, np.uint64(n), mask, half, *map(np.uint64, _round_keys(key, bits)))
+        return _device_kernel(xp)(index, np.uint64(n), mask, half, *map(np.uint64, _derive_round_keys(key, bits)))
     return _permute_on_host(index, n, key)
 
 
 def _permute_on_host(index: np.ndarray, n: int, key: int) -> np.ndarray:
-    """The rounds and the walk in numpy, chunk by chunk: after each pass only the rows outside range(n) go on."""
+    """Permute in numpy, chunk by chunk, by rounds and a walk: after each pass only the rows outside range(n) go on."""
     bits = (n - 1).bit_length()
-    keys = _round_keys(key, bits)
-    last = _word(bits)(n - 1)
+    keys = _derive_round_keys(key, bits)
+    last = _choose_word(bits)(n - 1)
     positions = np.empty(len(index), dtype=np.uint64)
-    all_of_chunk = np.empty(min(_CHUNK, len(index)), dtype=_word(bits))
+    all_of_chunk = np.empty(min(_CHUNK, len(index)), dtype=_choose_word(bits))
     for start in range(0, len(index), _CHUNK):
         chunk = all_of_chunk[: len(index) - start]
-        _rounds(index[start : start + _CHUNK], chunk, bits, keys)
+        _run_rounds(index[start : start + _CHUNK], chunk, bits, keys)
         outside = np.flatnonzero(chunk > last)
         while len(outside):
             walking = chunk.take(outside)
-            _rounds(walking, walking, bits, keys)
+            _run_rounds(walking, walking, bits, keys)
             chunk[outside] = walking
             outside = outside[walking > last]
         positions[start : start + _CHUNK] = chunk
     return positions
 
 
-def _word(bits: int) -> type[np.unsignedinteger[Any]]:
-    """The narrower of the two integers that hold so many bits: it gives the same ones."""
+def _choose_word(bits: int) -> type[np.unsignedinteger[Any]]:
+    """Choose the narrower of the two integers that hold so many bits: both give the same results."""
     return np.uint32 if bits <= 32 else np.uint64
 
 
-def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[int]) -> None:
-    """All rounds over range(2^bits), block by block, in place."""
-    word = _word(bits)
+def _run_rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[int]) -> None:
+    """Compute all rounds over range(2^bits), block by block, in place."""
+    word = _choose_word(bits)
     mask = word(2**bits - 1)
     half = word(bits // 2)
     pairs = [(word(multiplier), word(addend)) for multiplier, addend in zip(keys[::2], keys[1::2], strict=True)]
@@ -266,7 +268,7 @@ def _rounds(source: np.ndarray, target: np.ndarray, bits: int, keys: Sequence[in
 
 @lru_cache(maxsize=1)
 def _device_kernel(xp: ModuleType) -> Callable[..., Array]:
-    """The rounds and the walk as one CuPy kernel; keys are arguments, so all seeds and lengths share it."""
+    """Make the CuPy kernel of the rounds and the walk; keys are arguments, so all seeds and lengths share it."""
     names = [f"{kind}{r}" for r in range(ROUNDS) for kind in ("multiplier", "addend")]
     rounds = "\n".join(f"x = (x * multiplier{r} + addend{r}) & mask; x ^= x >> half;" for r in range(ROUNDS))
     return xp.ElementwiseKernel(
@@ -279,7 +281,7 @@ def _device_kernel(xp: ModuleType) -> Callable[..., Array]:
 
 @lru_cache(maxsize=64)
 def _make_permutation_table(n: int, key: int) -> np.ndarray:
-    """A uniformly random order of range(n), n <= 65,536, as uint16: the order of n splitmix64 keys.
+    """Make a uniformly random order of range(n), n <= 65,536, as uint16: the order of n splitmix64 keys.
 
     The keys of one table are distinct (splitmix64 is a bijection of its counter), so there are no ties to break, every
     order is equally likely and any sorting algorithm gives the same table.
@@ -292,14 +294,14 @@ def _make_permutation_table(n: int, key: int) -> np.ndarray:
     return table
 
 
-def _round_keys(key: int, bits: int) -> list[int]:
+def _derive_round_keys(key: int, bits: int) -> list[int]:
     """Multiplier (odd) and addend of each round in turn, cut to `bits` bits."""
-    keys = [_mix(key + step * _GOLDEN) for step in range(1, 2 * ROUNDS + 1)]
+    keys = [_mix_bits(key + step * _GOLDEN) for step in range(1, 2 * ROUNDS + 1)]
     return [(word | (1 - step % 2)) & (2**bits - 1) for step, word in enumerate(keys)]
 
 
-def _key(seed: int, *numbers: int) -> int:
-    """A 64-bit key of any Python int (by BLAKE2b of its bytes) and of what it is used for."""
+def _derive_key(seed: int, *numbers: int) -> int:
+    """Derive a 64-bit key from any Python int (by BLAKE2b of its bytes) and from what it is used for."""
     text = seed.to_bytes((seed.bit_length() + 8) // 8, "little", signed=True)
     key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
     for number in numbers:
@@ -308,12 +310,12 @@ def _key(seed: int, *numbers: int) -> int:
 
 
 def _join(key: int, number: int) -> int:
-    """A 64-bit key of a key and a number."""
-    return _mix((key ^ _mix(number + _GOLDEN)) + _GOLDEN)
+    """Derive a 64-bit key from a key and a number."""
+    return _mix_bits((key ^ _mix_bits(number + _GOLDEN)) + _GOLDEN)
 
 
-def _mix(x: int) -> int:
-    """The output function of splitmix64, a bijection of 64-bit integers."""
+def _mix_bits(x: int) -> int:
+    """Mix by the output function of splitmix64, a bijection of 64-bit integers."""
     x &= _ALL_64
     x = (x ^ (x >> 30)) * _MIX_1 & _ALL_64
     x = (x ^ (x >> 27)) * _MIX_2 & _ALL_64

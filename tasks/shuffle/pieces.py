@@ -17,7 +17,7 @@ from tasks.shuffle.row_order import Order
 
 
 def shares_of(order: Order, workers: int) -> tuple[int, ...]:
-    """The ranges of position as bounds of equal shares of whole files."""
+    """Divide the ranges of position into equal shares of whole files; return the bounds."""
     files = order.ranges // order.of_file
     return tuple(-(-w * files // workers) * order.of_file for w in range(workers + 1))
 
@@ -42,7 +42,7 @@ class PartitionPieces(PiecesResult):
         return [p.ranges(first, last) for p in self.pieces]
 
     def rows_of(self, first: int, last: int) -> np.ndarray:
-        """The rows of each of the ranges [first, last)."""
+        """Return the rows of each of the ranges [first, last)."""
         return np.asarray(np.sum([p.counts for p in self.ranges(first, last)], axis=0, dtype=np.int64))
 
 
@@ -67,7 +67,7 @@ class PackedPieces(PartitionPieces):
 
 
 def pack_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
-    """A copy of some ranges of a cut, so that the rest can be let go."""
+    """Copy some ranges of a cut, so that the rest can be freed."""
     packed = PackedPieces([p.pack_rows() for p in cut.ranges(first, last)])
     packed.first = first
     packed.last = last
@@ -75,7 +75,7 @@ def pack_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
 
 
 def together(parts: Sequence[PackedPieces]) -> PackedPieces:
-    """The same ranges of several cuts as one."""
+    """Join the same ranges of several cuts."""
     joined = PackedPieces([piece for part in parts for piece in part.pieces])
     joined.first = parts[0].first
     joined.last = parts[0].last
@@ -120,13 +120,13 @@ class CutSummary:
 
     @classmethod
     def from_json(cls, note: Mapping[str, Any], seen: Seen | None = None) -> CutSummary:
-        """The summary that a note has."""
+        """Read the summary in a note."""
         values = {one.name: note[one.name] for one in fields(cls) if one.name != "seen"}
         return cls(**{**values, "counts": np.array(note["counts"], dtype=np.int64), "seen": seen or Seen()})
 
 
 def summary(cut: PartitionPieces) -> CutSummary:
-    """The summary of one partition's pieces."""
+    """Summarize one partition's pieces."""
     return CutSummary(
         np.asarray(cut.counts),
         cut.rows_in,
@@ -140,7 +140,7 @@ def summary(cut: PartitionPieces) -> CutSummary:
 
 
 def totals(summaries: Sequence[CutSummary]) -> CutSummary:
-    """The summary of all partitions."""
+    """Summarize all partitions."""
     counts = np.asarray(np.sum([s.counts for s in summaries], axis=0, dtype=np.int64))
     return CutSummary(
         counts,

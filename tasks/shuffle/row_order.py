@@ -57,7 +57,7 @@ class Order(PickledFields):
 
 
 def number_of_files(output: Output, rows: int, schema: Schema, workers: int) -> int:
-    """The number of files before any row was dropped."""
+    """Compute the number of files before any row was dropped."""
     if output.rows_per_file:
         return max(1, -(-rows // output.rows_per_file))
     if output.files_per_worker:
@@ -66,7 +66,8 @@ def number_of_files(output: Output, rows: int, schema: Schema, workers: int) -> 
 
 
 def choose_files(rows: int, schema: Schema) -> int:
-    """The number of files for so many rows of a schema: at most `FILE_BYTES` in each, until there are `MOST_FILES`.
+    """Choose the number of files for so many rows of a schema: at most `FILE_BYTES` in each, until there are
+    `MOST_FILES`.
 
     >>> import pyarrow as pa
     >>> schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
@@ -78,7 +79,7 @@ def choose_files(rows: int, schema: Schema) -> int:
 
 
 def choice_text(rows: int, row_bytes: int, estimated: Estimated = "") -> str:
-    """What a number of files was chosen for.
+    """Describe why a number of files was chosen.
 
     >>> choice_text(160_000_000, 61)
     'chosen for 9.8 GB of rows of 61 bytes'
@@ -87,7 +88,7 @@ def choice_text(rows: int, row_bytes: int, estimated: Estimated = "") -> str:
 
 
 def ranges_of_file(output: Output, rows: int, files: int) -> int:
-    """The number of ranges of position of each file: several for each row group, as long as they are not too many.
+    """Compute the number of ranges of position of each file: several for each row group, unless they are too many.
 
     >>> [ranges_of_file(Output(path="out"), rows, 8) for rows in (1_000_000, 100_000_000, 10**9)]
     [8, 50, 64]
@@ -98,7 +99,7 @@ def ranges_of_file(output: Output, rows: int, files: int) -> int:
 
 
 def make_order(output: Output, plan: Plan, files: int) -> Order:
-    """The order of a plan's rows as the section `output` asks for it."""
+    """Make the order of a plan's rows as the section `output` asks for it."""
     of_file = ranges_of_file(output, plan.rows, files)
     return Order(
         mode=output.shuffle,
@@ -114,7 +115,7 @@ def make_order(output: Output, plan: Plan, files: int) -> Order:
 
 
 def locate_order_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]:
-    """The columns that `output.keys` and `output.sort_by` name: of the output, else of the source."""
+    """Locate the columns that `output.keys` and `output.sort_by` name: in the output, else in the source."""
     bound = work.bound
     places: dict[str, tuple[int, str]] = {}
     if order.mode != "key":
@@ -140,5 +141,5 @@ def locate_order_columns(work: Work, order: Order) -> dict[str, tuple[int, str]]
 
 
 def list_output_places(work: Work, output: Output, plan: Plan) -> list[tuple[int, str]]:
-    """The columns of the output, and those that put its rows in order."""
+    """List the columns of the output, and those that put its rows in order."""
     return [*work.bound.targets, *locate_order_columns(work, make_order(output, plan, 1)).values()]

@@ -45,7 +45,7 @@ from tasks.storage.atomic import no_space
 
 
 def check_unique(schema: Schema, unique: Unique) -> None:
-    """A JobError for a column that does not exist, or that has no order."""
+    """Raise a JobError for a column that does not exist, or that has no order."""
     check_ordered(schema, _reduction(unique).columns, "source.unique")
 
 
@@ -54,8 +54,9 @@ def _reduction(unique: Unique) -> KeyReduction:
 
 
 def find_repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[RowSet, int]:
-    """(the rows that go, as bits in the file `path`, their number): all but one of the rows with equal keys that the
-    filter keeps.
+    """Find the rows that repeat a key: all but one of the rows with equal keys that the filter keeps.
+
+    Returns them as bits in the file `path`, and their number.
 
     Nulls are equal to each other. With `by` the row with the least (first) or greatest (last) value stays, and a null
     loses to any value; among equals the row with the least or greatest number. The result depends on the rows alone.
@@ -66,15 +67,15 @@ def find_repeated_rows(rows: SourceRows, unique: Unique, path: Path) -> tuple[Ro
 
 
 def _select_repeats(unique: Unique, rows: KeyRows) -> Arrays:
-    """The numbers of the rows that go."""
+    """Select the numbers of the rows that are left out."""
     gone = np.ones(len(rows.rows), dtype=bool)
     if len(gone):
-        gone[_staying(rows, unique)] = False
+        gone[_find_staying_rows(rows, unique)] = False
     return {"rows": rows.rows[gone]}
 
 
-def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
-    """The place of the row that stays of each run; the rows of a run are sorted by `by` and row number."""
+def _find_staying_rows(rows: KeyRows, unique: Unique) -> np.ndarray:
+    """Find the place of the row that stays of each run; the rows of a run are sorted by `by` and row number."""
     starts = rows.runs.starts[:-1]
     last = rows.runs.starts[1:] - 1
     null = rows.nulls(unique.by) if unique.by else None
@@ -89,8 +90,10 @@ def _staying(rows: KeyRows, unique: Unique) -> np.ndarray:
 
 
 def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division | None:
-    """What all rows have to tell of the splits: the unit of the numbers that are times, and `divide_rows`; None where
-    nothing is asked for."""
+    """Find what only all rows can tell of the splits; None if nothing is asked for.
+
+    That is the unit of numbers that are times, and the result of `divide_rows`.
+    """
     unit = None
     division = None
     if wants_unit(rows.plan.schema, rule):
@@ -104,7 +107,7 @@ def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division 
 
 
 def divide_rows(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
-    """The splits of the rows that filter and unique keep. The result depends on the rows and their numbers alone.
+    """Divide the rows that filter and unique keep into splits. The result depends only on the rows and their numbers.
 
     by: last. Of each key, the last `test` rows by time are test, the `valid` rows before them valid; of equal times the
     row with the greater number is later. Rows without a time come before all others and count for nothing. A key that
@@ -118,7 +121,7 @@ def divide_rows(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     """
     if not rule.together:
         return _cut_rows_by_shares(rows, rule)
-    reduce = _last_rows if rule.by == "last" else _last_times if rule.by_shares else _sides
+    reduce = _find_last_rows if rule.by == "last" else _find_last_times if rule.by_shares else _find_sides
     reduction = KeyReduction(reduce, rule, tuple(rule.together), rule.column)
     with reduce_by_key(rows, reduction, folder / "split.scratch") as files:
         sides, more = _cut_keys_by_shares(rule, rows, files) if rule.by_shares else (files, {})
@@ -140,12 +143,12 @@ def divide_rows(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
 
 
 def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
-    """The unit in which all numbers of the rule's column count time since 1970; a JobError if they do not tell.
+    """Find the unit in which all numbers of the rule's column count time since 1970; a JobError if they do not tell.
 
     Zero is 1970 in every unit. Numbers that write a time in their digits (20240131) count nothing.
     """
     column = rule.column or ""
-    ends = rows.pool.map(_extremes, rows.pick_columns([column]), rows.plan.partitions)
+    ends = rows.pool.map(_find_extremes, rows.pick_columns([column]), rows.plan.partitions)
     least = min(low for low, _ in ends)
     most = max(high for _, high in ends)
     units = unit_of_times(least), unit_of_times(most)
@@ -161,7 +164,7 @@ def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
 def _explain_unit(
     column: str, number: str, written: Sequence[str], units: tuple[str | None, str | None], digits: str | None
 ) -> JobError:
-    """The error for numbers that do not tell their unit; `number` is an expression for one as an integer.
+    """Make the error for numbers that do not tell their unit; `number` is an expression for one as an integer.
 
     `written` are the least and the largest, none where all are 0 or null; `units` are theirs, None where there is none.
     """
@@ -192,8 +195,8 @@ def _explain_unit(
 DIGITS = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
 
-def _extremes(work: Work, partition: Partition) -> tuple[float, float]:
-    """The least and the largest absolute value of the numbers other than 0."""
+def _find_extremes(work: Work, partition: Partition) -> tuple[float, float]:
+    """Find the least and the largest absolute value of the numbers other than 0."""
     ((place, name),) = work.bound.targets
     values, valid = work.kernels.numbers(work.open_partition(partition, [(place, name)]).column(place, name))
     sizes = abs((values if valid is None else values[valid]).astype("float64"))
@@ -205,7 +208,7 @@ FIGURES = ("rows", "keys_in_train", "rows_of_keys_in_train", "without_key", "nul
 
 
 def _refuse_empty(rule: SplitRule, counts: dict[str, int]) -> None:
-    """A DataError for a split without a row."""
+    """Raise a DataError for a split without a row."""
     empty = [name for name, count in counts.items() if not count]
     if not empty:
         return
@@ -222,8 +225,8 @@ def _refuse_empty(rule: SplitRule, counts: dict[str, int]) -> None:
     )
 
 
-def _keyless(rows: KeyRows) -> np.ndarray:
-    """Which rows have a null in their key."""
+def _find_keyless_rows(rows: KeyRows) -> np.ndarray:
+    """Return which rows have a null in their key."""
     nulls = [rows.nulls(name) for name in rows.keys]
     return np.asarray(np.logical_or.reduce(nulls))
 
@@ -237,8 +240,8 @@ def _by_name(rows: KeyRows, places: dict[str, np.ndarray]) -> Arrays:
     return {name: rows.rows[of] for name, of in places.items()}
 
 
-def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
-    """The row numbers of valid and test: the last rows of each key; rows of a run are sorted by time and number."""
+def _find_last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
+    """Find the rows of valid and test: the last rows of each key; rows of a run are sorted by time and number."""
     valid, test = (int(value or 0) for value in (rule.valid, rule.test))  # type: ignore[arg-type]
     nothing = np.zeros(0, dtype=np.int64)
     if not len(rows.rows):
@@ -246,7 +249,7 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     assert rule.column is not None
     runs = rows.runs
     null = rows.nulls(rule.column)
-    without = _keyless(rows)
+    without = _find_keyless_rows(rows)
     starts = runs.starts[:-1]
     lengths = runs.lengths
     codes = runs.codes
@@ -266,63 +269,63 @@ def _last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     return _by_name(rows, {"valid": of_valid, "test": of_test}) | figures
 
 
-def _any_of(flags: np.ndarray, rows: KeyRows, without: np.ndarray) -> np.ndarray:
-    """For each row whether a row of its key has the flag; rows without a key are alone."""
+def _spread_over_key(flags: np.ndarray, rows: KeyRows, without: np.ndarray) -> np.ndarray:
+    """Return for each row whether a row of its key has the flag; a row without a key stands for itself."""
     of_key = np.logical_or.reduceat(flags, rows.runs.starts[:-1])[rows.runs.codes]
     return np.where(without, flags, of_key)
 
 
-def _sides(rule: SplitRule, rows: KeyRows) -> Arrays:
-    """The row numbers of valid and test: a key is where the last moment of its rows is."""
+def _find_sides(rule: SplitRule, rows: KeyRows) -> Arrays:
+    """Find the rows of valid and test: a key belongs to the split of the last moment of its rows."""
     nothing = np.zeros(0, dtype=np.int64)
     if not len(rows.rows):
         return {"valid": nothing, "test": nothing, **_make_figures(rows)}
     assert rule.column is not None
-    without = _keyless(rows)
+    without = _find_keyless_rows(rows)
     null = rows.nulls(rule.column)
     source = {rule.column: rows.take_column(rule.column)}
     left = np.ones(len(rows.rows), dtype=bool)
     places = {name: np.zeros(len(rows.rows), bool) for name in LATER_FIRST}
     for name, condition in moment_conditions(rule):
-        later = _any_of(np.asarray(true_mask(parse(condition), source)), rows, without)
+        later = _spread_over_key(np.asarray(true_mask(parse(condition), source)), rows, without)
         places[name], left = later & left, left & ~later
-    timeless = ~_any_of(~null, rows, without)
+    timeless = ~_spread_over_key(~null, rows, without)
     return _by_name(rows, places) | _make_figures(
         rows, without_key=int(without.sum()), null_in_train=int((timeless & left).sum())
     )
 
 
-def _last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
-    """The rows with a time, in themselves or in their key, and the key of the last time (`to_sort_keys`)."""
+def _find_last_times(rule: SplitRule, rows: KeyRows) -> Arrays:
+    """Find the rows with a time, in themselves or in their key, and the key of the last time (`to_sort_keys`)."""
     if not len(rows.rows):
         nothing = {"numbers": np.zeros(0, dtype=np.int64), "times": np.zeros(0, dtype=np.uint64)}
         return nothing | _make_figures(rows) | {"kind": np.array("")}
     assert rule.column is not None
-    without = _keyless(rows)
+    without = _find_keyless_rows(rows)
     null = rows.nulls(rule.column)
     values, _ = rows.host.numbers(rows.take_column(rule.column))
     times = np.where(null, np.uint64(0), to_sort_keys(values, np))
     last = np.maximum.reduceat(times, rows.runs.starts[:-1])[rows.runs.codes]
-    timed = _any_of(~null, rows, without)
+    timed = _spread_over_key(~null, rows, without)
     figures = _make_figures(rows, without_key=int(without.sum()), null_in_train=int((~timed).sum()))
     numbers = {"numbers": rows.rows[timed], "times": np.where(without, times, last)[timed]}
     return numbers | figures | {"kind": np.array(values.dtype.kind)}
 
 
 def _cut_keys_by_shares(rule: SplitRule, rows: SourceRows, files: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """(the files with the rows of valid and test, figures of where these begin)."""
+    """Divide keys by shares: (the files with the rows of valid and test, figures of where these begin)."""
     assert rule.column is not None
     kind = next((kind for file in files if (kind := str(array_of(file, "kind")))), "i")
     counted = None
     question = None
     while counted is None or question is not None:
         counted = radix_selection.merge(rows.pool.map(_count_times, question, files))
-        question = radix_selection.next_question(counted, _ranks(rule, counted.total))
+        question = radix_selection.next_question(counted, _compute_ranks(rule, counted.total))
     nulls = sum(int(array_of(file, "null_in_train")) for file in files)
-    cuts, _ = _cuts(rule, counted, "u", nulls)
-    sides = rows.pool.map(_sides_of_times, cuts, files)
+    cuts, _ = _compute_cuts(rule, counted, "u", nulls)
+    sides = rows.pool.map(_write_sides, cuts, files)
     dtype = rows.plan.schema[rule.column].dtype
-    texts = {name: _text(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
+    texts = {name: _format_number(radix_selection.value_of(int(cut), kind), dtype) for name, cut in cuts}
     return sides, {"cuts": texts}
 
 
@@ -330,8 +333,8 @@ def _count_times(question: radix_selection.SelectionQuestion | None, file: str) 
     return radix_selection.count(array_of(file, "times"), question, np)
 
 
-def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
-    """The file with the rows of valid and test of one range of key hashes."""
+def _write_sides(cuts: Sequence[tuple[str, int]], file: str) -> str:
+    """Write the file with the rows of valid and test of one range of key hashes."""
     numbers = array_of(file, "numbers")
     times = array_of(file, "times")
     left = np.ones(len(times), dtype=bool)
@@ -346,7 +349,7 @@ def _sides_of_times(cuts: Sequence[tuple[str, int]], file: str) -> str:
 
 
 def _cut_rows_by_shares(rows: SourceRows, rule: SplitRule) -> Division:
-    """The moments at which the last shares of all rows begin."""
+    """Find the moments at which the last shares of all rows begin."""
     assert rule.column is not None
     work = rows.pick_columns([rule.column])
     pool = rows.pool
@@ -359,15 +362,15 @@ def _cut_rows_by_shares(rows: SourceRows, rule: SplitRule) -> Division:
         parts = pool.values(pool.gather(_count_partition, _together, task, rows.plan.partitions))
         whole = _together(parts)
         counted, kind, nulls = whole
-        question = radix_selection.next_question(counted, _ranks(rule, counted.total))
-    cuts, counts = _cuts(rule, counted, kind, nulls)
+        question = radix_selection.next_question(counted, _compute_ranks(rule, counted.total))
+    cuts, counts = _compute_cuts(rule, counted, kind, nulls)
     dtype = rows.plan.schema[rule.column].dtype
-    figures: dict[str, Any] = {"cuts": {name: _text(cut, dtype) for name, cut in cuts}, "rows": counts}
+    figures: dict[str, Any] = {"cuts": {name: _format_number(cut, dtype) for name, cut in cuts}, "rows": counts}
     return Division(cuts=tuple(cuts), figures=figures, cut_type=dtype_name(dtype))
 
 
-def _text(number: int | float, dtype: pa.DataType) -> str:
-    """A stored number as people write it."""
+def _format_number(number: int | float, dtype: pa.DataType) -> str:
+    """Format a stored number for people."""
     return str(moment(number, dtype).cast(pa.string())) if pa.types.is_temporal(dtype) else str(number)
 
 
@@ -386,7 +389,7 @@ def _together(parts: Sequence[_Times]) -> _Times:
 def _count_partition(
     task: tuple[Work, str, radix_selection.SelectionQuestion | None, int], partition: Partition
 ) -> _Times:
-    """The times of one partition (of its halves, where memory is short)."""
+    """Count the times of one partition (of its halves, if memory is short)."""
     work, _, _, floor = task
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
@@ -403,8 +406,8 @@ def _count(task: tuple[Work, str, radix_selection.SelectionQuestion | None, int]
     return _Times(radix_selection.count(values, question, work.kernels.xp), values.dtype.kind, rows - len(values))
 
 
-def _ends(rule: SplitRule) -> list[tuple[str, float]]:
-    """(split, the share of the rows in it and in later splits), the later split first."""
+def _list_shares(rule: SplitRule) -> list[tuple[str, float]]:
+    """List (split, the share of the rows in it and in later splits), the later split first."""
     ends = []
     share = 0.0
     for name in LATER_FIRST:
@@ -414,21 +417,26 @@ def _ends(rule: SplitRule) -> list[tuple[str, float]]:
     return ends
 
 
-def _ranks(rule: SplitRule, total: int) -> list[int]:
-    """The ranks, ascending by time from 0, of the rows at whose times test and valid begin."""
+def _compute_ranks(rule: SplitRule, total: int) -> list[int]:
+    """Compute the ranks, ascending by time from 0, of the rows at whose times test and valid begin."""
     if not total:
         return []
-    return [min(max(total - int(share * total + 0.5), 0), total - 1) for _, share in _ends(rule)]
+    return [min(max(total - int(share * total + 0.5), 0), total - 1) for _, share in _list_shares(rule)]
 
 
-def _cuts(rule: SplitRule, counted: Counted, kind: str, nulls: int) -> tuple[list[tuple[str, Any]], dict[str, int]]:
-    """((split, the least number in it), the later split first; the rows of each split, train first, with the rows
-    without a time)."""
-    names = [name for name, _ in _ends(rule)]
+def _compute_cuts(
+    rule: SplitRule, counted: Counted, kind: str, nulls: int
+) -> tuple[list[tuple[str, Any]], dict[str, int]]:
+    """Compute the cuts of splits, and their rows.
+
+    Returns (split, the least number in it), the later split first; and the rows of each split, train first, with the
+    rows without a time.
+    """
+    names = [name for name, _ in _list_shares(rule)]
     total = counted.total
     if not total:
         _refuse_empty(rule, {**dict.fromkeys(rule.splits, 0), "train": nulls})
-    ranks = _ranks(rule, total)
+    ranks = _compute_ranks(rule, total)
     cuts = list(zip(names, radix_selection.values_at(counted, ranks, kind), strict=True))
     rows = {}
     end = total

@@ -44,7 +44,7 @@ class RowsToFiles:
         return totals(exchange.fill(replace(self.cutting, on_host=on_host), self.plan.partitions, done))
 
     def parts(self, counts: Sequence[int] | np.ndarray) -> list[Part]:
-        """The files of the output, from the rows that all partitions have in each range of position; a DataError if
+        """Plan the files of the output from the rows that all partitions have in each range of position; a DataError if
         there are none."""
         if not np.any(counts):
             raise no_row_left(self.cutting.work.rules.splitting)
@@ -52,7 +52,7 @@ class RowsToFiles:
         return plan_parts(np.asarray(counts), self.output, self.cutting.order, files)
 
     def writing(self, folder: Path, notes: Path, fingerprint: str = "", on_host: bool = False) -> Writing:
-        """What the files of `folder`, whose records go to `notes`, have in common."""
+        """Return what the files of `folder`, whose records go to `notes`, have in common."""
         cutting = self.cutting
         return Writing(
             str(folder),
@@ -68,7 +68,7 @@ class RowsToFiles:
 
 
 def rows_to_files(work: Work, plan: Plan, output: Output, files: int, floor: int = 0) -> RowsToFiles:
-    """The decisions for one plan; JobError where the order needs a column that the rows lack.
+    """Make the decisions for one plan; a JobError if the order needs a column that the rows lack.
 
     A partition of less than `floor` bytes is not divided when memory is short.
     """

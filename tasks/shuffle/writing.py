@@ -44,7 +44,7 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[PartitionPieces]) ->
         most_runs(writing, part),
         first_runs(writing, part),
         lambda runs: _attempt(writing, part, cuts, runs),
-        lambda error: _too_large(writing, part, error),
+        lambda error: _make_too_large_error(writing, part, error),
     )
     write_json(note, {"parts": records, "work": writing.fingerprint, "halved": halved})
     monitor.count(part.rows, sum(record["bytes"] for record in records))
@@ -52,20 +52,23 @@ def write_part(writing: Writing, part: Part, cuts: Sequence[PartitionPieces]) ->
 
 
 def most_runs(writing: Writing, part: Part) -> int:
-    """In how many runs of rows a file may be written: of whole row groups, and of at least `floor` bytes each."""
+    """Compute in how many runs of rows a file may be written: of whole row groups, and of at least `floor` bytes
+    each."""
     units = units_of(part.rows, _run_unit(writing))
     return max(1, min(units, part.rows * row_bytes(writing.schema) // max(writing.floor, 1)))
 
 
 def _run_unit(writing: Writing) -> int:
-    """The rows that stay together in a run; 0 where a file is written at once. Rows for folders are put together
+    """Return the rows that stay together in a run; 0 if a file is written at once. Rows for folders are sorted
     there."""
     return 1 if writing.output.partition_on else engines.engine(writing.engine).run_unit(writing)
 
 
 def first_runs(writing: Writing, part: Part) -> int:
-    """In how many runs a file is written at first: in more than one where a GPU is small and files shall be written
-    side by side, or where the memory of a CPU worker is small."""
+    """Compute in how many runs a file is written at first.
+
+    More than one if a GPU is small and files are to be written side by side, or if the memory of a CPU worker is small.
+    """
     nbytes = part.rows * row_bytes(writing.schema)
     if limit := work_of_a_thread(writing.engine, pieces_in_memory=not writing.on_host):
         work = COPIES_WRITTEN_ON_CPU * nbytes
@@ -97,12 +100,12 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
 
 
 def pieces_of(part: Part, cuts: Sequence[PartitionPieces]) -> list[Any]:
-    """What all cuts have of a part."""
+    """List the pieces of a part in all cuts."""
     return [piece for cut in cuts for piece in cut.ranges(part.first, max(part.last, part.first + 1))]
 
 
 def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
-    """The rows of a part, in their order, as a table of the engine."""
+    """Gather the rows of a part, in their order, as a table of the engine."""
     engine = engines.engine(writing.engine)
     pieces = on_device(pieces)
     if writing.order.mode != "key":
@@ -112,8 +115,8 @@ def gather(writing: Writing, part: Part, pieces: Sequence[Any]) -> Any:
     return table if whole else engine.slice_table(table, part.skip, part.skip + part.rows)
 
 
-def _too_large(writing: Writing, part: Part, error: BaseException) -> GiveUpError:
-    """Why a file cannot be written in smaller runs of rows, and what to change."""
+def _make_too_large_error(writing: Writing, part: Part, error: BaseException) -> GiveUpError:
+    """Explain why a file cannot be written in smaller runs of rows, and what to change."""
     unit = _run_unit(writing)
     nbytes = part.rows * row_bytes(writing.schema)
     fewer = "a higher output.files (or fewer rows_per_file)"
