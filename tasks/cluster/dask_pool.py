@@ -46,7 +46,7 @@ def workers_at(client: Any) -> dict[str, Any]:
 
     {} if it does not answer within `ANSWER_SECONDS`.
 
-    `Client.scheduler_info` has none at times: every two seconds a thread beside it writes one without workers there.
+    `Client.scheduler_info` has none at times: every two seconds a thread replaces it by one without workers.
     """
     with suppress(OSError):
         scheduler = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_SECONDS)

@@ -1,7 +1,7 @@
 """How busy workers are: small samples, taken in every worker process while a stage asks for them.
 
-A thread samples a worker twice a second (counters of the process, of Dask and of NVML). It ends when nobody has asked
-for samples for `LEASE` seconds, so that nothing of ours stays on somebody else's cluster. Values that cannot be read
+A thread samples a worker twice a second (counters of the process, of Dask and of NVML). It ends when samples have not
+been requested for `LEASE` seconds, so that nothing of ours stays on somebody else's cluster. Values that cannot be read
 are None; no failure here fails a stage.
 
 Dask's own samples (`worker.monitor.range_query`) do not replace the thread. They have neither rows and bytes of
@@ -52,17 +52,17 @@ class UsageSample(NamedTuple):
     at: float  # seconds since 1970
     cpu: float  # seconds that its threads computed
     rss: int  # bytes of host memory
-    device: int | None  # bytes used on its GPU, whoever uses them
+    device: int | None  # bytes used on its GPU, by all processes
     own: int | None  # bytes of these that belong to its process, where the driver says
     busy: int | None  # per cent of the last moments in which a kernel ran on its GPU
-    to_host: int  # bytes of results that stand spilled from the GPU to the host
-    to_disk: int  # bytes of results that stand spilled to disk
+    to_host: int  # bytes of results that are spilled from the GPU to the host
+    to_disk: int  # bytes of results that are spilled to disk
     sent: int  # bytes sent to other workers
     rows: int
     bytes: int
     lent: int = 0  # bytes of those sent that other processes copied out of its GPU (CUDA IPC)
     lent_on_host: int = 0  # bytes of those sent that other processes copied out of its host memory
-    watts: float | None = None  # of its GPU, whoever uses it; as the counters below
+    watts: float | None = None  # of its GPU, for all processes, as are the counters below
     energy: int | None = None  # millijoules since the driver was loaded
     nvlink_in: int | None = None  # bytes since the driver was loaded
     nvlink_out: int | None = None

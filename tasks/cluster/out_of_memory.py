@@ -31,7 +31,7 @@ _alone = threading.RLock()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for a host's or a GPU's out-of-memory, also where a reader or an operator made another error of it.
+    """Return whether an error is an out-of-memory of host or GPU, also if a reader or operator has wrapped it.
 
     Recognizes errors of CUDA libraries by name and text, since no GPU library is imported here.
     """

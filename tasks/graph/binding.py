@@ -16,12 +16,16 @@ from tasks.graph.node import Node, title, topological
 from tasks.ops.base import Entry, Learned, Operator, Unit
 from tasks.ops.fitted_values import FittedSteps, FittedValues
 
-SOURCE = -1  # number of the node that stands for the source itself
+SOURCE = -1  # the number of the source itself, which is not a node
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operator on one unit of columns in the bound graph: the places of its inputs, and its output columns."""
+    """An operator on one unit of columns in the bound graph.
+
+    `inputs` and `fit_inputs` are the places of the columns that it takes to apply and to learn, by the names under
+    which it takes them.
+    """
 
     key: str
     node: int
@@ -43,7 +47,8 @@ class Step:
 class Bound:
     """A graph with every name resolved against a source schema; `fitted` are the learned values by step, if any.
 
-    Nodes have their numbers in graph order, the source the number `SOURCE`; (number, name) is the place of a column.
+    Nodes are numbered in graph order, the source has the number `SOURCE`; (number, name) is the place of a column. The
+    rows that columns have in common are their space: those of the source, or those that a Groupby makes.
     """
 
     final: Node
@@ -59,9 +64,8 @@ class Bound:
         self.steps: dict[tuple[int, str], Step] = {}
         self._grouped_from: dict[int, int] = {}  # by node that groups rows: the rows that it groups
         self._silent: list[Step] = []  # learned steps that make no column, since they learned to drop theirs
-        self.gone: dict[int, frozenset[str]] = {
-            SOURCE: frozenset()
-        }  # columns that operators dropped since they learned to
+        # By node, the columns that operators have learned to drop: to select or drop one is not an error.
+        self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}
         self._bind_all()
         self._settle_depths()
         self.space = self._find_common_space([self.origin(*t) for t in self.targets])
@@ -85,8 +89,8 @@ class Bound:
     def _bind_all(self) -> None:
         """Bind every node after its parents, in graph order as far as possible.
 
-        The extra column of an operator (a target, say) may come from a branch that stands later. So a node that lacks
-        one waits while another node can be bound. When all wait, the first is bound with the columns that there are.
+        The extra column of an operator (a target, say) may come from a branch that is later in the graph. So a node
+        that lacks one waits while another node can be bound. When all wait, the first is bound with the known columns.
         """
         waiting = list(enumerate(self.nodes))
         while waiting:
@@ -244,10 +248,6 @@ class Bound:
         The nearest ancestor that has the column takes precedence over the source, the source over other nodes. Of the
         entries of a job above its own (nodes with names), the last one that makes the column counts, not one that only
         passes it on.
-
-        The nearest ancestor that has the column goes before the source, the source before other nodes. Of the entries
-        of a job above its own, which are nodes with names, what they make counts, the last one first, not what they
-        only pass on from operator to operator.
         """
         todo = [p]
         while todo:
@@ -357,7 +357,7 @@ class Bound:
 
         Rows of the source come before those that are grouped, and what needs fewer phases of learning comes first. A
         filter of what is made of runs (a history, say) comes after those that are not, so that no run holds the rows
-        that they remove, and after the filters that it stands behind.
+        that they remove, and after the filters on which it depends.
         """
         rounds: dict[tuple[int, int, int], list[Step]] = {}
         for f in filters:

@@ -48,7 +48,7 @@ def sentence(record: Record) -> str:
     >>> sentence({"entry": "Lambda of 'x'", "expression": "cast(_, 'int8')", "rows": 1200})
     "1,200 row(s) are null in Lambda of 'x' because a cast failed: cast(_, 'int8')"
     """
-    names = [what for sign, what in (("cast(", "a cast"), ("parse_", "a parse")) if sign in record["expression"]]
+    names = [what for call, what in (("cast(", "a cast"), ("parse_", "a parse")) if call in record["expression"]]
     what = " or ".join(names)
     return f"{record['rows']:,} row(s) are null in {record['entry']} because {what} failed: {record['expression']}"
 

@@ -50,8 +50,6 @@ def most_frequent(table: pa.Table, most: int) -> pa.Table:
 
     Only after a fit is a vocabulary in the order of counts: a refit appends new values and leaves the old ones in
     place.
-
-    A refit leaves old values where they are, so that a vocabulary is in the order of counts after a fit alone.
     """
     if table["count"].null_count:
         return table.slice(0, most)
@@ -64,8 +62,6 @@ def frequent_text(fitted: FittedValues, most: int) -> str:
     """List the most frequent values of a vocabulary in a text, with counts if they are known.
 
     The report of a run has only the first ids of a large vocabulary that a refit has made larger; the text says so.
-
-    Of a large vocabulary that a refit has made larger, the report of a run has the first ids alone; the text says so.
 
     >>> values = pa.table({"v0": ["Quinn", "Ray"], "count": [38710, 38764]})
     >>> frequent_text({"values": values, "size": 2}, 1)

@@ -36,11 +36,6 @@ def match_steps(base: Bound, job: Bound, version: str = "the base") -> Matched:
     made in the same way, and the parameters are equal, except those that do not invalidate what was learned
     (`Learned.retunable`). Names and places of entries do not matter, nor what only renames or describes a column. A
     JobError if a column of ids would get other ids.
-
-    A step goes on with what a step of the base has learned if both are the same operator on the same columns, these are
-    made in the same way, and the parameters are equal, but for those that leave valid what was learned
-    (`Learned.retunable`). Names and places of entries do not count, nor what only names or describes a column.
-    A JobError where a column of ids would get other ids.
     """
     matching = _Matching(base, job)
     _check_ids(matching)

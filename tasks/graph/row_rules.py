@@ -1,4 +1,4 @@
-"""Which rows of a source a pass looks at beyond `source.filter`: one of each key, and a part of some training rows."""
+"""The rules for the rows of a source: filter, unique, splits and down-sampling, each a mask over partitions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RowSet:
 
 @dataclass(frozen=True)
 class SourceFilter:
-    """Rows for which `condition` is true (all, if it is None), and that are not in `repeated`."""
+    """The rule that keeps rows for which `condition` is true (all, if it is None) and that are not in `repeated`."""
 
     condition: Expression | None
     repeated: RowSet | None = None
@@ -89,16 +89,18 @@ class SourceFilter:
 
 @dataclass(frozen=True)
 class Splitting(PickledFields):
-    """Which rows belong to the split `name`, one of train, valid and test; each row belongs to exactly one.
+    """The rule for which rows belong to the split `name`: train, valid or test. Each row belongs to exactly one split.
 
-    By expressions: `conditions` are (split, expression), of which the first that is true counts; train has all other
-    rows, also those whose value in `column` is null. By moments: `cuts` are (split, the least stored number of `column`
-    in it), the later split first, as numbers of the type `cut_type`. By shares: the hash of the `keys` of a row, or of
-    its number where there are none, lies below the share of valid, in the share of test behind it, or, of train, behind
-    both. By numbers: `sets` are (split, its rows), and train has all others.
+    By expressions: `conditions` are (split, expression); the first that is true counts. Train has all other rows, also
+    those whose value in `column` is null.
+    By moments: `cuts` are (split, the least stored number of `column` in it), the later split first, as numbers of the
+    type `cut_type`.
+    By shares: the range of hashes is divided into the share of valid, that of test and the rest, train. A row belongs
+    to the split in whose part the hash of its `keys` lies, or of its number without keys.
+    By numbers: `sets` are (split, its rows); train has all others.
 
-    With `looks_back` the rows of a split see those of the splits before it as the past: operators that look at other
-    rows of a run, or make one row of them, get both, while the rows of the split alone are written.
+    With `looks_back`, operators see the rows of earlier splits as the past of those of this split: operators that look
+    at other rows of a run, or make one row of them, get both, but only rows of this split are written.
     """
 
     name: str
@@ -200,8 +202,11 @@ class Splitting(PickledFields):
 
 @dataclass(frozen=True)
 class Division:
-    """What a pass over all rows says of the splits of a source: `sets` (split, its rows) or `cuts` (split, the least
-    stored number in it, of the type `cut_type`), the later split first; `figures` are for log and manifest."""
+    """What a pass over all rows has found of the splits of a source.
+
+    Either `sets` are (split, its rows), or `cuts` are (split, the least stored number in it, of the type `cut_type`),
+    the later split first; `figures` are for log and manifest.
+    """
 
     sets: tuple[tuple[str, RowSet], ...] = ()
     cuts: tuple[tuple[str, int | float], ...] = ()
@@ -280,7 +285,7 @@ def wants_unit(schema: Schema, rule: SplitRule | None) -> bool:
 
 @dataclass(frozen=True)
 class Downsampling(PickledFields):
-    """A row for which `where` is true stays with the probability `fraction`; a hash of seed and row number decides.
+    """The rule that keeps rows for which `where` is true with the probability `fraction`, by a hash of their numbers.
 
     `weight` is the column of 1 / fraction for these rows and of 1 for others; None without one. Row numbers begin at
     `first_row`. Unless it is `active`, all rows stay, with the weight 1.
@@ -329,8 +334,8 @@ class Downsampling(PickledFields):
 
 @dataclass(frozen=True)
 class RowRules:
-    """What a pass over the source leaves out beyond `source.filter`: rows whose key another row has, rows of other
-    splits, and a part of some training rows.
+    """The rules of a pass beyond `source.filter`: they leave out rows that repeat a key, rows of other splits, and a
+    part of some training rows.
 
     `downsamples`: whether down-sampling leaves rows out in this pass; None: if it is a pass over training rows.
     `strict`: a cast or a parse that fails in filter, split or down-sampling is an error; else it is null and counted.

@@ -23,13 +23,13 @@ from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.hashing import murmur3
 from tasks.engines.types import Array, Series
 
-ROWS = 1 << 16  # of the sample, at most
-COMPARED = 1 << 14  # rows that are compared with each other, about
+ROWS = 1 << 16  # most rows of the sample
+COMPARED = 1 << 14  # about how many rows are compared with each other
 SEED = 0x726F7773
-CODES = 1 << 16  # values of a text are told apart by so many codes: the sample has no texts
+CODES = 1 << 16  # codes by which the sample distinguishes texts, which it does not have
 CHOOSING = 2  # columns whose values choose the rows that are compared
-CHUNK = 1 << 14  # values that stay in the first levels of cache with what is computed of them
-ASSOCIATED_COLUMNS = 24  # columns that are in the sample for their associations alone
+CHUNK = 1 << 14  # values that fit into the first levels of cache, with what is computed from them
+ASSOCIATED_COLUMNS = 24  # columns that are in the sample only for their associations
 CROWD = 8  # times the expected number of chosen rows beyond which their values say too little to choose by
 
 
@@ -128,7 +128,7 @@ def join_samples(samples: Iterable[pa.Table | None]) -> pa.Table | None:
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
-def beside(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
+def join_columns(one: pa.Table | None, other: pa.Table | None) -> pa.Table | None:
     """Join the samples of two passes over the same rows, each with columns of its own."""
     if one is None or other is None:
         return other if one is None else one

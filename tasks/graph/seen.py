@@ -102,7 +102,7 @@ def together(passes: Sequence[Seen]) -> Seen:
         whole.columns |= seen.columns
         whole.met |= seen.met
         whole.seconds += seen.seconds
-        whole.sample = row_sample.beside(whole.sample, seen.sample)
+        whole.sample = row_sample.join_columns(whole.sample, seen.sample)
         whole.step = max(whole.step, seen.step)
     return whole
 

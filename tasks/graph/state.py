@@ -42,7 +42,10 @@ PART = 1 << 19  # rows of a file
 BATCH = 1 << 16  # rows that are encoded at once
 VOCABULARY = {"values", "size", "distinct", "occurrences"}  # what a step has learned that is a vocabulary with counts
 CHANGES_FORMAT = 1
-SECTIONS = {PARTIALS: "partials", CHANGES: "changes"}  # files beside state.json, by which it names their digests
+SECTIONS = {
+    PARTIALS: "partials",
+    CHANGES: "changes",
+}  # files next to state.json, and the keys under which it has their digests
 # Names tables that only the run that has learned them uses. On disk a refit is called a night: in this name, in the key
 # `of_night` of each step, and in the names of the tables.
 REFIT_TABLES = "of_night.json"
@@ -169,14 +172,14 @@ class State:
         return _prepare_fitted(key, op, self.check_table(key), engine)
 
     def __getstate__(self) -> dict[str, Any]:
-        beside = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
-        return {"values": self.values, **beside, "rules": self.rules}
+        side_files = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
+        return {"values": self.values, **side_files, "rules": self.rules}
 
     def __setstate__(self, state: JsonObject) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def save(self, folder: Path, begun: Saving | None = None, keep_partials: bool = True) -> str:
-        """Write `state.json`, the files beside it and their tables; returns the digest that names the whole state.
+        """Write `state.json`, the files next to it and their tables; return the digest that names the whole state.
 
         `begun` has written some of the tables there already, or is about to. Without `keep_partials`, what only a refit
         needs is left out.
@@ -186,27 +189,27 @@ class State:
             fitted = _save_tables(self.values, "v", saving)
             partials = _save_tables(self.partials, "p", saving) if keep_partials else None
             changes = _save_tables(self.changes, "changes-", saving)
-            beside: JsonObject = {PARTIALS: None, CHANGES: None}
+            side_files: JsonObject = {PARTIALS: None, CHANGES: None}
             if partials is not None:
-                beside[PARTIALS] = {
+                side_files[PARTIALS] = {
                     "format": FORMAT,
                     "rows": self.rows,
                     "partials": encode_floats(_await_tables(partials, _make_table_entry)),
                 }
             if self.changed:
                 steps = encode_floats(_await_tables(changes, _make_table_entry))
-                beside[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
+                side_files[CHANGES] = {"format": CHANGES_FORMAT, **self.changed, "steps": steps}
             steps = encode_floats(_await_tables(fitted, _make_table_entry))
             data: JsonObject = {"format": FORMAT, "rules": self.rules, "fitted": steps}
-        texts = {name: _write_as_text(content) for name, content in beside.items() if content}
+        texts = {name: _write_as_text(content) for name, content in side_files.items() if content}
         for name, content in texts.items():
             _write(folder / name, content.encode())
         data |= {SECTIONS[name]: _make_file_entry(name, texts.get(name)) for name in (PARTIALS, CHANGES)}
         text = _write_as_text(data)
         _write(folder / "state.json", text.encode())
-        used = {entry["table"] for content in (data, *beside.values()) for entry in _list_tables(content or {})}
+        used = {entry["table"] for content in (data, *side_files.values()) for entry in _list_tables(content or {})}
         stale = [path for path in folder.glob(f"*{SUFFIX}") if path.name not in used]
-        for path in stale + [folder / name for name in beside if name not in texts]:
+        for path in stale + [folder / name for name in side_files if name not in texts]:
             path.unlink(missing_ok=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -217,17 +220,14 @@ class State:
 
         What only a refit needs, which may be much larger than what is applied, and what the last refit changed stay in
         the folder until they are needed; they are checked then. Without `partials` they are not loaded at all.
-
-        What a refit needs besides, which may be much larger than what is applied, and what the last refit changed stay
-        in the folder until they are needed; they are checked then. Without `partials` they are not needed.
         """
         data = _read_state_file(folder, digest)
         values = _read_values(folder, data["fitted"])
         rules = data.get("rules", 1)
         if not partials:
             return State(values, rules=rules)
-        beside = partial(_read_partials, folder, data), partial(_read_changes, folder, data)
-        return State(values, *beside, rules=rules)
+        side_files = partial(_read_partials, folder, data), partial(_read_changes, folder, data)
+        return State(values, *side_files, rules=rules)
 
     @staticmethod
     def load_heads(folder: Path) -> State:
@@ -250,9 +250,6 @@ class State:
 
         For steps whose table `save_refit_tables` has saved there, the other tables stay in the folder until a row has a
         value that the rows of the refit lack.
-
-        Of steps whose table `save_refit_tables` has saved there, the other tables stay in the folder until a row has a
-        value that the rows of the refit do not have.
         """
         refit_tables = _read_refit_tables(folder)
         if not refit_tables:
@@ -269,7 +266,7 @@ class State:
 
 
 def save_refit_tables(folder: Path, tables: Mapping[str, pa.Table], digest: str) -> None:
-    """Save the tables of a refit (`Grown.refit_table`), by step, beside the state of this digest, for workers.
+    """Save the tables of a refit (`Grown.refit_table`), by step, next to the state of this digest, for workers.
 
     They are not part of the state: a copy of it does not have them.
     """
@@ -297,7 +294,7 @@ def _read_refit_tables(folder: Path) -> dict[str, pa.Table]:
 
 
 class Saving:
-    """The files of a state's tables. Those of a table may be written before the state is known whole: `begin`."""
+    """The files of a state's tables. `begin` writes those of a table before the rest of the state is known."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -305,7 +302,7 @@ class Saving:
         self._begun: dict[int, tuple[pa.Table, list[Future[JsonObject]]]] = {}  # by id: a table and its files
 
     def begin(self, values: FittedSteps) -> None:
-        """Write the tables among what a step has learned, beside what the caller does."""
+        """Write the tables among what a step has learned, in threads, while the caller goes on."""
         for table in values.values():
             if isinstance(table, pa.Table):
                 self._begun[id(table)] = table, self._submit_files(table, f"begun-{uuid.uuid4().hex}")
@@ -367,14 +364,14 @@ def copy_saved(origin: Path, folder: Path) -> str:
 
 def _list_state_file_names(folder: Path, data: JsonObject) -> list[str]:
     """List the names of all files of a state."""
-    beside = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
-    return ["state.json", *beside, *(entry["table"] for entry in _list_all_tables(folder, data))]
+    side_files = [name for name in (PARTIALS, CHANGES) if _is_file(data.get(SECTIONS[name]))]
+    return ["state.json", *side_files, *(entry["table"] for entry in _list_all_tables(folder, data))]
 
 
 def _list_all_tables(folder: Path, data: JsonObject) -> list[JsonObject]:
     """List the entries of the files of all tables of a state, with those for a refit and of its last changes."""
-    beside = [_read_side_file(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
-    return [entry for content in (data, *beside) for entry in _list_tables(content)]
+    side_files = [_read_side_file(folder, data, name) or {} for name in (PARTIALS, CHANGES)]
+    return [entry for content in (data, *side_files) for entry in _list_tables(content)]
 
 
 def _read_state_file(folder: Path, digest: str | None = None) -> JsonObject:

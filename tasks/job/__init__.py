@@ -1,1 +1,1 @@
-"""What a run is asked to do, and the fingerprints of it."""
+"""What a run is asked to do, and its fingerprints."""

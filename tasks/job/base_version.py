@@ -1,6 +1,6 @@
 """The base of a refit: the newest good version of an output or of a fitted workflow.
 
-Good is what was published, is whole by its manifest and its digests, and was not taken back (`rowmill discard`).
+A good version was published, agrees with its manifest and digests, and was not taken back (`rowmill discard`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tasks.storage.staging import Staging
 
 @dataclass(frozen=True)
 class BaseVersion:
-    """A good version (v0006; for an output without versions its folder), the folder of its fitted workflow, and what
-    `workflow.json` says, checked."""
+    """A good version (v0006; for an output without versions its folder), the folder of its fitted workflow, and the
+    checked content of `workflow.json`."""
 
     output: PublishedOutput
     workflow: Path
@@ -55,8 +55,11 @@ class BaseVersion:
 
     @property
     def rows(self) -> int:
-        """The rows that were learned in all nights. A version from before there were refits says in its manifest how
-        many it read; a fitted workflow from then does not say, and counts as 0."""
+        """The rows of all batches that were learned.
+
+        Versions that were written before refits existed have no history: of an output, the manifest has the rows that
+        were read; a fitted workflow does not say, and counts as 0.
+        """
         history = self.data.get("history")
         if history:
             return int(history["rows"])
@@ -65,7 +68,7 @@ class BaseVersion:
 
     @property
     def learned_rows(self) -> int:
-        """The rows from which all nights were learned: without those of other splits, and those that rules left out."""
+        """The rows from which all batches were learned, without those of other splits or left out by rules."""
         history = self.data.get("history")
         return count_learned_rows(history) if history else self.rows
 
@@ -82,18 +85,22 @@ class BaseVersion:
 
     @property
     def day(self) -> str:
-        """The day of its last night, `2026-11-22`; that on which it was written where it names no night."""
-        nights = (self.data.get("history") or {}).get("nights", [])
-        if nights:
-            return str(nights[-1]["day"])
+        """The run date of its last batch, `2026-11-22`; the day on which it was written if it names no batch."""
+        batches = (self.data.get("history") or {}).get("nights", [])
+        if batches:
+            return str(batches[-1]["day"])
         return datetime.fromtimestamp((self.workflow / FITTED).stat().st_mtime, UTC).date().isoformat()
 
 
 @dataclass(frozen=True)
 class BaseChoice:
-    """The base, or None where nothing was published yet; `damaged` are sentences on newer versions that are damaged, by
-    their folders, `discarded` the names of newer ones that were taken back; `on_discarded` is a sentence on the base
-    where the version that it was learned on top of was taken back."""
+    """The choice of a base.
+
+    version: the base; None if nothing was published yet.
+    damaged: sentences on newer versions that are damaged, by their folders.
+    discarded: the names of newer versions that were taken back.
+    on_discarded: a sentence on the base if the version that it was learned on top of was taken back.
+    """
 
     version: BaseVersion | None
     damaged: Mapping[Path, str] = field(default_factory=dict)
@@ -186,24 +193,26 @@ def _raise(error: OSError) -> None:
 
 
 def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
-    """Take damaged versions back that are newer than the base, as `rowmill discard` does, so that they are not read;
-    what was done, in sentences. With `stops` a DataError instead."""
+    """Discard damaged versions that are newer than the base, as `rowmill discard` does, so that they are not read.
+
+    Returns sentences on what was done. With `stops`, a DataError is raised instead.
+    """
     lines = list[str]()
     for version, what in choice.damaged.items():
-        night = _run_date_of(version)
+        run_date = _run_date_of(version)
         if stops:
             raise DataError(
                 "the newest version is damaged",
                 where=str(version),
                 why=what,
-                do=f"restore it from a copy; or take it back (rowmill discard {version}), and run its night, {night}, "
-                "again",
+                do=f"restore it from a copy; or take it back (rowmill discard {version}), and run its night, "
+                f"{run_date}, again",
             )
         with no_space(version):
             mark(version, f"damaged: {what}", "rowmill")
         lines.append(
-            f"{what}: it is set aside like a discarded version, and its night is to be run again: {night}. Once it is "
-            f"restored, this brings it back: rowmill discard {version} --undo"
+            f"{what}: it is set aside like a discarded version, and its night is to be run again: {run_date}. "
+            f"Once it is restored, this brings it back: rowmill discard {version} --undo"
         )
     if lines and choice.version:
         Staging(choice.version.path.parent).point_to(choice.version.path)
@@ -295,10 +304,10 @@ def find_damage(version: Path) -> str:
 
 def describe_batches(data: JsonObject) -> str:
     """Describe the batches that a `workflow.json` has learned, for people: `30 nights until 2026-11-22`."""
-    nights = (data.get("history") or {}).get("nights", [])
-    if not nights:
+    batches = (data.get("history") or {}).get("nights", [])
+    if not batches:
         return "nights that it does not name"
-    return f"{len(nights):,} night{'s' if len(nights) > 1 else ''} until {nights[-1]['day']}"
+    return f"{len(batches):,} night{'s' if len(batches) > 1 else ''} until {batches[-1]['day']}"
 
 
 def _check_version(output: PublishedOutput, thorough: bool) -> BaseVersion:

@@ -1,4 +1,4 @@
-"""The files that a workflow has learned from: told apart by size and digest, refused when they come again."""
+"""The files that a workflow has learned from: identified by size and digest, refused when they are given again."""
 
 from __future__ import annotations
 
@@ -64,9 +64,8 @@ def find_learned_files(files: Sequence[tuple[str, int, str]], known: pa.Table) -
 
 
 def is_last_batch(files: Sequence[tuple[str, int, str]], known: pa.Table, batches: Sequence[JsonObject]) -> bool:
-    """Return whether files (path, size, digest) are, by their contents, all files of the last of the nights and no
-    others."""
-    last = known.filter(pc.equal(known["night"], len(batches) - 1))  # of a history of years
+    """Return whether files (path, size, digest) have exactly the contents of the files of the last batch."""
+    last = known.filter(pc.equal(known["night"], len(batches) - 1))  # the history may have years of batches
     learned = [(row["size"], row["digest"]) for row in last.to_pylist()]
     return bool(learned) and sorted(learned) == sorted((size, digest) for _, size, digest in files)
 
@@ -82,10 +81,10 @@ def check_new(
     if not again:
         return
     lines = [
-        f"{path} was learned in the night of {batches[night]['day']}"
+        f"{path} was learned in the night of {batches[batch]['day']}"
         + (f" as {before}" if before != path else "")
-        + _name_version(workflow, batches[: night + 1])
-        for path, before, night in again[:SHOWN]
+        + _name_version(workflow, batches[: batch + 1])
+        for path, before, batch in again[:SHOWN]
     ]
     if len(again) > SHOWN:
         lines.append(f"and {len(again) - SHOWN:,} more")
@@ -109,8 +108,8 @@ def _name_version(workflow: str, batches: Sequence[JsonObject]) -> str:
     """Name the version of the last of the batches, as the end of a sentence; "" if it is gone."""
     path = Path(workflow)
     versions = versions_of(path.parents[1] if path.name == WORKFLOW else path.parent) if workflow else []
-    of_night = [one for one in versions if PublishedOutput(one).batches == [*batches]]
-    return f": this night is {of_night[-1].name}" if of_night else ""
+    same = [version for version in versions if PublishedOutput(version).batches == [*batches]]
+    return f": this night is {same[-1].name}" if same else ""
 
 
 def run_date_of(request: Request) -> str:

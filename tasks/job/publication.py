@@ -38,10 +38,10 @@ class SplitFacts:
 
 @dataclass(frozen=True)
 class Publication:
-    """What an output says of its publication: the id of its event, its facts, and the paths that it was made of.
+    """The note of an output on its publication: the id of its event, its facts, and the paths that it was made of.
 
     `ids_added` counts the ids that a refit appended, None without a base. `sent` is when the Prefect server `server`
-    had the events; both are "" before. `train` is `later` for a night of a backfill that starts one training at its
+    had the events; both are "" before. `train` is `later` for a run of a backfill that starts one training at its
     end, else `now`.
     """
 

@@ -26,8 +26,8 @@ from tasks.storage.own_files import MANIFEST, find_description, versions_of
 def find_published_work(request: Request, plans: PlanOf) -> Path | None:
     """Find the output, or the version, that has the work of this request already; None if there is none.
 
-    It is also None for a request that does not follow an interrupted run: whoever asks for the same work again wants it
-    done again.
+    It is also None for a request that does not follow an interrupted run: a request for
+    the same work is then meant to do it again.
     """
     if not request.resumes:
         return None
@@ -37,7 +37,7 @@ def find_published_work(request: Request, plans: PlanOf) -> Path | None:
         return None
     try:
         has_work = _has_work(newest, request, plans)
-    except DataError:  # a damaged output is nobody's work
+    except DataError:  # a damaged output counts as other work
         return None
     return newest if has_work else None
 

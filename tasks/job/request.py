@@ -35,9 +35,17 @@ from tasks.storage.staging import Staging
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted workflow that a run applies, or learns on top of: its folder, the digest of its `state`, the `schema`
-    that it was fitted on, how its source was read, the look-alike data that it learned from, the digests of the states
-    below it, and what `ids_since` says of it. `discarded` where it was taken back before the run began."""
+    """A fitted workflow that a run applies, or learns on top of.
+
+    path: its folder.
+    state: the digest of its state.
+    schema: the columns that it was fitted on.
+    fit: how its source was read.
+    made_up: the look-alike data that it learned from.
+    ancestors: the digests of the states below it, oldest first.
+    ids_since: what `tasks.graph.saved_workflow.read_ids_since` returns for it.
+    discarded: whether it was taken back before the run began.
+    """
 
     path: str
     state: str
@@ -130,7 +138,7 @@ class Request(PickledFields):
 
     @cached_property
     def gate(self) -> Checks:
-        """What the gate does with rows that differ from the contract or from earlier nights."""
+        """What the gate does with rows that differ from the contract or from earlier versions."""
         return Checks(**self.checks)
 
     @property
@@ -271,15 +279,15 @@ class PlanOf:
         self.data = read_record(self.path)
 
     def complete(self, splits: Sequence[str]) -> bool:
-        """True if the scratch files of a keyed source are all there."""
+        """Return whether all scratch files of a keyed source exist."""
         return all(Path(f.path).exists() for split in splits for f in self.plan(split).files)
 
     def has_all_parsed_text(self, splits: Sequence[str]) -> bool:
-        """True if the files of all text that was parsed once are there."""
+        """Return whether the files of all text that was parsed once exist."""
         return all(all_there(plan) for plan in map(self.plan, splits) if is_parsed(plan))
 
     def is_of(self, split: str, listed: Mapping[str, File]) -> bool:
-        """True if the plan of a split was made of these files as they are now."""
+        """Return whether the plan of a split was made of these files as they are now."""
         try:
             return are_same(self.sources(split)[0], listed)
         except DataError:
@@ -299,8 +307,12 @@ class PlanOf:
         repeated: JsonObject | None = None,
         division: Division | None = None,
     ) -> None:
-        """Remember the plans, the files of the source where those of the plan are made of them, by split the rows that
-        `source.unique` leaves out (path, digest, rows), and what a look at all rows says of the splits."""
+        """Remember the plans, and what belongs to them.
+
+        `origins` are the files of the source from which those of a plan were made, `repeated` the rows that
+        `source.unique` leaves out (path, digest, rows), by split; `division` is what a look at all rows has found of
+        the splits.
+        """
         saved = {split: plan.to_json() for split, plan in plans.items()}
         digests = {split: fingerprint(plan, origins.get(split)) for split, plan in saved.items()}
         self.data = {
@@ -355,7 +367,7 @@ class PlanOf:
         return Division.from_json(saved) if saved else None
 
     def row_sets_whole(self, splits: Sequence[str]) -> bool:
-        """True if the files of the rows that are left out, or belong to a split, are there as they were written."""
+        """Return whether the files of the rows that are left out, or belong to a split, are unchanged."""
         sets = [rows for split in splits if (rows := self.read_repeated_rows(split))]
         sets += [rows for _, rows in self.division.sets] if self.division else []
         return all(Path(rows.path).exists() and digest(rows.path) == rows.digest for rows in sets)

@@ -26,7 +26,7 @@ TIME_DIRECTIVES = {*"HMSzT"}
 WITHOUT_ZEROS = {*"mdjHMS"}  # `%-d`: 1 instead of 01
 BRACES = re.compile(r"\{\{|\}\}|\{(?P<inside>[^{}]*)\}|[{}]")
 PATTERN = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*(?P<shift>[+-]\s*\d+)?\s*(?::(?P<format>.*))?", re.DOTALL)
-DIRECTIVE = re.compile(r"%(?P<flag>-?)(?P<letter>.?)", re.DOTALL)
+DIRECTIVE = re.compile(r"%(?P<flag>-?)(?P<directive>.?)", re.DOTALL)
 SHIFT_LIMIT = 100_000
 
 
@@ -211,16 +211,16 @@ def _portable(format: str) -> str:
 def _check_format(format: str, name: str, inside: str, where: str) -> None:
     """Raise a JobError for a directive that is unknown, differs from host to host, or needs a time that a day lacks."""
     for match in DIRECTIVE.finditer(format):
-        letter = match["letter"]
+        directive = match["directive"]
         known = DAY_DIRECTIVES | TIME_DIRECTIVES
-        if letter not in known or (match["flag"] and letter not in WITHOUT_ZEROS):
+        if directive not in known or (match["flag"] and directive not in WITHOUT_ZEROS):
             listed = " ".join(f"%{one}" for one in sorted(known))
             raise JobError(
                 f"{{{inside}}} has the unknown directive {match[0]!r}",
                 where=where,
                 do=f"there are: {listed}; %-d is without zeros",
             )
-        if name == "date" and letter in TIME_DIRECTIVES:
+        if name == "date" and directive in TIME_DIRECTIVES:
             raise JobError(
                 f"{{{inside}}} is a day, and {match[0]!r} needs a time", where=where, do=f"write {{hour:{format}}}"
             )

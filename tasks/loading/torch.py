@@ -38,11 +38,11 @@ class Rows(IterableDataset):  # type: ignore[misc]
     PyTorch has no CUDA, and those of `Loader`; a JobError in a worker of a DataLoader.
 
     `jagged` names columns that come as one KeyedJaggedTensor of TorchRec, `batch["jagged"]`, instead of tensors of
-    their own. A map {column: column of its weights} gives it weights (float32), 1 where None stands for the column. A
+    their own. A map {column: column of its weights} gives it weights (float32), 1 for None. A
     map {name: columns} of such lists or maps makes several, `batch[name]`. A column of single values has lists of
     length 1. Columns of integers of several types become int64. Errors: a HostError where TorchRec is not installed; a
-    JobError for an unknown column, for integers beside floats, for a name that is a column of the batch, and for
-    weights that are not numbers, or lists beside single values; a DataError for lists of other lengths than those of
+    JobError for an unknown column, for integers next to floats, for a name that is a column of the batch, and for
+    weights that are not numbers, or lists next to single values; a DataError for lists of other lengths than those of
     their weights.
 
     Tensors have the columns' types (uint16 becomes int32, uint32 and uint64 become int64); a null float is NaN, and a

@@ -138,19 +138,19 @@ def put_in_place(
 
 
 def text_width(text: str) -> float:
-    """About how wide a text is in this size, in a wide font: capitals and letters of East Asia take more room.
+    """Estimate how wide a text is in this size, in a wide font: capitals and East Asian characters take more room.
 
     >>> text_width("ab"), text_width("AB"), text_width("\u65e5")
     (12.0, 15.2, 11.0)
     """
-    return sum(letter_width(letter) for letter in text)
+    return sum(character_width(character) for character in text)
 
 
-def letter_width(letter: str) -> float:
-    """About how wide a letter is."""
-    if ord(letter) > 0x2E7F:
+def character_width(character: str) -> float:
+    """Estimate the width of a character."""
+    if ord(character) > 0x2E7F:
         return 11.0
-    return 7.6 if letter.isupper() else 6.0
+    return 7.6 if character.isupper() else 6.0
 
 
 def _draw_arrow(start: BoxPlace, end: BoxPlace, kind: str, at_box: bool) -> str:

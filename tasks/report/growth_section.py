@@ -1,4 +1,4 @@
-"""How vocabularies grew from night to night: read from the changes that each version of an output has noted."""
+"""The growth of vocabularies from batch to batch, read from the changes that each version of an output has noted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CURVES = 8
 
 @dataclass
 class Vocabulary:
-    """Values with an id: `sizes` before the first night that is known, and after each; values that wait for room."""
+    """Values with an id: `sizes` before the first known batch, and after each; values that wait for room."""
 
     columns: str
     sizes: list[int] = field(default_factory=list)
@@ -32,18 +32,18 @@ class Vocabulary:
 def growth(folder: Path, target: Path) -> JsonObject:
     """Tabulate the vocabularies that refits let grow, and draw their sizes; {} if there are none.
 
-    folder: where the output's files are. target: where it is or will be: beside it lie the versions of the nights
+    folder: where the output's files are. target: where it is or will be: next to it are the versions of the batches
     before, of which those that led to this one are read, 60 at most, as far as they are still there.
     """
-    nights = _read_batch_changes(folder, target)
-    steps = nights[-1]["steps"] if nights else {}
+    batches = _read_batch_changes(folder, target)
+    steps = batches[-1]["steps"] if batches else {}
     rows: list[JsonObject] = []
     curves: JsonObject = {}
     for step in steps.values():
         if step.get("mode") != "appended":
             continue
         one = Vocabulary(names_text(step["columns"], 8), waiting=step.get("waiting", 0))
-        known = [same for night in nights if (same := _find_same_step(night["steps"].values(), step))]
+        known = [same for batch in batches if (same := _find_same_step(batch["steps"].values(), step))]
         one.sizes = [known[0]["old_size"], *(each["new_size"] for each in known)]
         new = one.newcomers
         rows.append(
@@ -58,8 +58,8 @@ def growth(folder: Path, target: Path) -> JsonObject:
             }
         )
         if one.sizes[0] and len(curves) < MOST_CURVES:
-            curves[one.columns] = [(float(night), 100 * size / one.sizes[0]) for night, size in enumerate(one.sizes)]
-    return {"rows": rows, "base": nights[-1].get("base", ""), "picture": _draw_sizes(curves)} if rows else {}
+            curves[one.columns] = [(float(number), 100 * size / one.sizes[0]) for number, size in enumerate(one.sizes)]
+    return {"rows": rows, "base": batches[-1].get("base", ""), "picture": _draw_sizes(curves)} if rows else {}
 
 
 def _find_same_step(steps: Iterable[JsonObject], step: JsonObject) -> JsonObject | None:
@@ -82,13 +82,13 @@ def _read_batch_changes(folder: Path, target: Path) -> list[JsonObject]:
     if own is None:
         return []
     root = next((place for place in (target, *target.parents[:2]) if _has_versions(place)), target)
-    nights = [own]
-    while len(nights) < MOST_BATCHES and VERSION.fullmatch(str(nights[-1].get("base", ""))):
-        earlier = _read_changes(root / nights[-1]["base"])
+    batches = [own]
+    while len(batches) < MOST_BATCHES and VERSION.fullmatch(str(batches[-1].get("base", ""))):
+        earlier = _read_changes(root / batches[-1]["base"])
         if earlier is None:
             break
-        nights.append(earlier)
-    return nights[::-1]
+        batches.append(earlier)
+    return batches[::-1]
 
 
 def _has_versions(place: Path) -> bool:

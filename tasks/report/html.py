@@ -60,7 +60,7 @@ class ReportWriter:
         self.performance = ""  # Dask's own report as HTML, where the job sets run.performance_report
 
     def look(self) -> None:
-        """Profile a sample of the source: the plan is enough for it, so that it may run beside the stages."""
+        """Profile a sample of the source: the plan is enough for it, so it may run while the stages do."""
         if not self.wanted:
             return
         try:
@@ -87,7 +87,7 @@ class ReportWriter:
             samples = {r.title: monitor.load(samples_path(self.folder, r.title)) for r in results}
             for split, manifest in manifests.items():
                 source, note = self.sources.get(split, ([], ""))
-                beside = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
+                performance_link = f"{'../' if split else ''}{PERFORMANCE}" if self.performance else ""
                 facts = page.Facts(
                     manifest,
                     bound,
@@ -100,7 +100,7 @@ class ReportWriter:
                     job_text(self.job),
                     self.run_page,
                     str(self.target / split),
-                    beside,
+                    performance_link,
                     *_read_batches(folder / WORKFLOW),
                     self.upstream,
                 )

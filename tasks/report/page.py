@@ -60,8 +60,8 @@ class Facts:
     job: str = ""
     run_page: str = ""
     target: str = ""
-    performance: str = ""  # name of Dask's performance report beside it
-    history: Sequence[str] = ()  # the nights that were learned, and sizes, in words
+    performance: str = ""  # the name of Dask's performance report next to the page
+    history: Sequence[str] = ()  # the batches that were learned, and sizes, in words
     batches: Sequence[JsonObject] = ()
     growth: Sequence[JsonObject] = ()  # what the last refit did with each step
     upstream: Sequence[str] = ()  # the paths that the output was made of
@@ -74,7 +74,7 @@ def render(facts: Facts, folder: Path) -> str:
     output = profile_section.columns_of(facts.bound.output, sample)
     fill_exact_nulls(output, folder, manifest)
     known = facts.source or profile_section.columns_of(facts.bound.source, None)
-    # A refit has learned of the rows of other nights, too, and from valid and test nothing is learned.
+    # A refit has learned from the rows of other batches, too; nothing is learned from valid and test.
     if not isinstance(manifest.get("base"), Mapping) and facts.split in ("", "train"):
         profile_section.add_learned(known, facts.bound, facts.values)
     if (profile := read_profile(folder)) is not None:

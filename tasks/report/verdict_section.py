@@ -1,4 +1,4 @@
-"""What the gate found, as rows of the HTML report, and the values of a column in two nights as a picture."""
+"""The gate's findings as rows of the HTML report, and the values of a column in two batches as a picture."""
 
 from __future__ import annotations
 

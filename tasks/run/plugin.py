@@ -32,8 +32,8 @@ class CurrentRun:
     for a fit, whose output is a fitted workflow). `run_id` is the id of its flow run, "" without Prefect.
 
     Plugins may set what the commit takes from them: `report` is written into each output, `gate` is the content of
-    `_gate.json`, and `upstream` are paths that the note for the announcement of the output names besides those of the
-    request; None where nobody announces it. `train` says when a training starts on the output by itself.
+    `_gate.json`, and `upstream` are paths that the announcement of the output names in addition to those of the
+    request; None if it is not announced. `train` says when a training on the output starts by itself.
     """
 
     request: Request
@@ -46,7 +46,7 @@ class CurrentRun:
     gate: Mapping[str, Any] = field(default_factory=lambda: NO_GATE)
     upstream: list[str] | None = None
     train: Train = "now"
-    read_outputs: list[OpenFolder] = field(default_factory=list)  # that the run reads: meanwhile nobody removes them
+    read_outputs: list[OpenFolder] = field(default_factory=list)  # that the run reads; they are not removed meanwhile
 
 
 class RunPlugin:

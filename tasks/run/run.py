@@ -1,4 +1,4 @@
-"""Runs a job: ingest, statistics, transform and shuffle_write, then one commit that publishes all of it."""
+"""A run of a job: ingest, statistics, transform and shuffle_write, then one commit that publishes everything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
     """Do what a request asks for; return the manifests of the outputs, one for each split (none for a fit).
 
     `execute` does the work of each stage: here, or on the workers of a cluster. What else belongs to a run is a plugin.
-    Of what an earlier start of the same request has done, nothing is done again.
+    Work that an earlier start of the same request has finished is not repeated.
 
     The order in which things end, also when a run fails or is stopped:
 
@@ -54,8 +54,8 @@ def run(
     | the stage that runs | `execute` stops it before it lets the error pass |
     | the thread that prepares the commit | then: nothing writes to the staging folder any more |
     | the plugins (`ended`) | then, the last one first |
-    | outputs that the run reads | are let go: they may be removed again |
-    | the lock of the output | is the last: the next run finds nothing at work |
+    | the hold on outputs that the run reads | then: they may be removed again |
+    | the lock of the output | last: the next run finds nothing at work |
 
     Args:
         request: What to do, and where.
@@ -74,7 +74,7 @@ def run(
         current.log = log
     staging.check(request.output.on_existing, staging.has_remains)
     with staging.hold_lock(wait=request.run.lock == "wait") as owner:
-        # Again: what was waited for, or mended, may stand there now.
+        # Again: the run that this one waited for may have published meanwhile.
         staging.check(request.output.on_existing, staging.resumes)
         current.request = replace(request, owner=owner, resumes=staging.resumes)
         try:
@@ -110,7 +110,7 @@ def accompany_run(current: CurrentRun, plugins: Sequence[RunPlugin]) -> Iterator
 
 @contextmanager
 def _log_plugin_error(current: CurrentRun, plugin: RunPlugin, method: str) -> Iterator[None]:
-    """Log an error of a plugin: what it is told of has happened all the same."""
+    """Log an error of a plugin and go on: the event that the plugin was told of has happened all the same."""
     try:
         yield
     except Exception as error:
@@ -129,7 +129,7 @@ def _learn(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) 
 
 
 def _end_published(current: CurrentRun, output: Path) -> NoReturn:
-    """End a run whose work another has published before it was cut off; what that left is removed."""
+    """End a run whose work was published by an interrupted run; remove what that run left."""
     request = current.request
     current.log.info("%s was published by a run that was cut off right after: nothing is left to do", output)
     request.staging.point_to(output)

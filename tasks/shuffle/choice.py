@@ -29,7 +29,7 @@ class Choice(NamedTuple):
 
     @property
     def off_device(self) -> bool:
-        """Whether pieces wait elsewhere than in the memory that partitions use: on the disk, or beside the GPUs."""
+        """Whether pieces wait elsewhere than in the memory that partitions use: on disk, or on the host of a GPU."""
         return self.kind == "disk" or self.on_host
 
 

@@ -22,7 +22,7 @@ from tasks.storage.atomic import no_space, partial_file, read_json, write_json
 from tasks.storage.checksum import digest, is_noted
 
 POSITION = "__rowmill_position"
-BATCH_BYTES = 64 << 10  # of rows in a record batch: what is read beside the rows of a file is at most two of them
+BATCH_BYTES = 64 << 10  # of rows in a record batch: besides the rows of a file, at most two of them are read
 COLUMN_BYTES = 1 << 10  # of a column in a record batch: sixteen times what the batch needs to describe the column
 MOST_BATCHES = 4096  # of a piece: each reader of the file reads the list of its batches
 
@@ -37,7 +37,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class ScratchCut:
-    """A partition's pieces on disk; asked for ranges it reads only their rows, and up to two batches beside them.
+    """A partition's pieces on disk; asked for ranges it reads only their rows, and up to two batches around them.
 
     The rows are read into memory of their own. Pages of a mapped file would count as memory of the worker, which its
     nanny ends for them, and the kernel maps many pages around each that is touched.

@@ -1,6 +1,6 @@
-"""The shuffle by key: brings the rows of each key together, and hands them to a function.
+"""The shuffle by key: it groups the rows of each key, and hands them to a function.
 
-Key hashes are cut into ranges of about a million rows each; the pieces wait in memory or, where that is short, on disk.
+Key hashes are cut into ranges of about a million rows each; the pieces wait in memory or, if that is short, on disk.
 All rows of one key are in one range, so they have to fit into the memory of a worker. `reduce_by_key` leaves the rows
 where they are: only keys, a time and row numbers move.
 """

@@ -1,4 +1,4 @@
-"""How pieces get from the partition that made them to the file that wants them: in memory, or by files on disk."""
+"""The exchange of pieces in memory: from the partition that made them to the file that needs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 Ranges = Callable[[Any], tuple[int, int]]  # the ranges of position [first, last) that an item wants
-MOVING = 10  # priority of what moves pieces: before further partitions, so that both go on at the same time
+MOVING = 10  # the priority of tasks that move pieces: above partitions, so that both run at the same time
 
 
 class LocalMemory:
@@ -39,13 +39,13 @@ class LocalMemory:
         return self.pool.published.get(self.name, [])
 
     def fill(self, cutting: Cutting, partitions: Sequence[Partition], done: Done | None) -> list[CutSummary]:
-        """Cut every partition; the summaries in the order of the partitions."""
+        """Cut every partition; return the summaries in the order of the partitions."""
         cuts = self.pool.map(cut_partition, cutting, partitions, done and (lambda i, _: done(i, None)))
         self.pool.published[self.name] = cuts
         return [summary(cut) for cut in cuts]
 
     def whole(self, partitions: int) -> bool:
-        """True if the pieces of all partitions are here."""
+        """Return whether the pieces of all partitions are here."""
         return len(self.cuts) == partitions
 
     def deliver(

@@ -1,8 +1,7 @@
-"""Sets of rows that only a look at all rows can tell: rows whose key another row has, the last rows of each key, and
-shares of the rows by time.
+"""Sets of rows that depend on all rows: rows that repeat a key, the last rows of each key, shares of the rows by time.
 
-The rows stay where they are: the sets become bits by row number. Of shares without keys only the moments are looked for
-at which valid and test begin.
+Rows are not moved: a set is a file with a bit for each row number. For shares without keys, only the times at which
+valid and test begin are searched for.
 """
 
 from __future__ import annotations
@@ -254,10 +253,10 @@ def _find_last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
     lengths = runs.lengths
     codes = runs.codes
     timed = np.add.reduceat((~null).astype(np.int64), starts)
-    divides = (timed > valid + test) & ~without[starts]
-    behind = lengths[codes] - 1 - runs.inside  # rows of the key behind this one
-    of_test = divides[codes] & (behind < test)
-    of_valid = divides[codes] & ~of_test & (behind < valid + test)
+    divides = (timed > valid + test) & ~without[starts]  # keys with too few rows stay in train
+    following = lengths[codes] - 1 - runs.inside  # rows of the key after this one
+    in_test = divides[codes] & (following < test)
+    in_valid = divides[codes] & ~in_test & (following < valid + test)
     short = ~divides & ~without[starts]
     figures = _make_figures(
         rows,
@@ -266,7 +265,7 @@ def _find_last_rows(rule: SplitRule, rows: KeyRows) -> Arrays:
         without_key=int(without.sum()),
         null_in_train=int((null & ~without & divides[codes]).sum()),
     )
-    return _by_name(rows, {"valid": of_valid, "test": of_test}) | figures
+    return _by_name(rows, {"valid": in_valid, "test": in_test}) | figures
 
 
 def _spread_over_key(flags: np.ndarray, rows: KeyRows, without: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ log = logging.getLogger("rowmill")
 class LiveProgress:
     """How far the stage is: a file in the staging folder four times a second, a Prefect artifact every two seconds.
 
-    The artifact is written beside the work; that all is done the flow says in it, with the stage's other artifacts.
+    The artifact is written in a thread; the flow writes the last one, with the stage's other artifacts.
     """
 
     def __init__(self, request: Request, stage: str, split: str) -> None:

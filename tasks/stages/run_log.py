@@ -14,7 +14,7 @@ FAILED = "Finished in state Failed("
 def only_message(record: logging.LogRecord) -> bool:
     """Shorten what Prefect logs of an error: no traceback of a RowmillError, and no text of it in the states after it.
 
-    Of other errors the traceback stays, and with `--debug` all of it.
+    Other errors keep their traceback, and with `--debug` all do.
     """
     if os.environ.get("ROWMILL_DEBUG", "") not in ("", "0"):
         return True

@@ -42,7 +42,7 @@ from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.files import check_unchanged
 
-GROWTH_ROWS = 100  # steps of a refit that an artifact shows
+GROWTH_ROWS = 100  # most steps of a refit that an artifact shows
 
 
 def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -> StatisticsResult:
@@ -209,7 +209,7 @@ def check_side_files(request: Request, before: list[Any]) -> None:
 
 
 def is_whole(folder: Path, digest: str) -> bool:
-    """True if a saved state is the one of this digest and none of its tables is damaged."""
+    """Return whether a saved state has this digest, and none of its tables is damaged."""
     try:
         check_saved(folder, digest)
     except (DataError, OSError):
@@ -218,6 +218,6 @@ def is_whole(folder: Path, digest: str) -> bool:
 
 
 def _estimate_needed_bytes(plan: Plan, bound: Bound) -> int:
-    """About how many decoded bytes the statistics read: the share of their columns."""
+    """Estimate how many decoded bytes the statistics read, by the share of their columns."""
     needed = bound.source_columns([place for s in bound.learned for place in s.fit_inputs.values()], training=True)
     return plan.nbytes * len(needed) // max(len(plan.schema), 1)

@@ -47,7 +47,7 @@ run_log.install()
 
 
 def may_pass(task: object, task_run: object, state: PrefectState) -> bool:
-    """Retry what may pass, never what the data or the job must mend first; after a lost worker the flow starts anew."""
+    """Retry errors that may be temporary, not those of data or job; after a lost worker the flow starts anew."""
     try:
         state.result(raise_on_failure=True)
     except (DataError, JobError, GiveUpError, *LOST):

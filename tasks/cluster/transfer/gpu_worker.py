@@ -1,6 +1,6 @@
 """What a Dask worker with a GPU does before its first task: importing this module does it, once in a process.
 
-It registers with Dask how results travel between GPUs and which of them stand in a GPU's memory, stops Dask's profiler,
+It registers with Dask how results travel between GPUs and which of them are in a GPU's memory, stops Dask's profiler,
 and makes the allocator whose memory other workers may open. Workers that rowmill starts import it at their start
 (`pre_import` of dask-cuda), since a worker that receives pieces must know how to read them. In every other process that
 computes with cuDF, `tasks.cluster.transfer.gpu_setup` imports it.

@@ -1,4 +1,4 @@
-"""What Dask's serializers hand on beside the frames of a message."""
+"""What Dask's serializers hand on in addition to the frames of a message."""
 
 from __future__ import annotations
 
