@@ -32,7 +32,7 @@ from infra.orchestration.server import ui_url
 from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.errors import GateAskedError, GateStoppedError, OpenQuestionError
 from tasks.gate.notes import is_stopped, read_note, write_note
-from tasks.gate.question import Question, alone, answer_question, end_question, read_question, waiting
+from tasks.gate.question import Question, answer_question, end_question, lock_answers, read_question, waiting
 from tasks.gate.verdict_text import verdict_rows
 from tasks.job.request import output_slug
 from tasks.run.plugin import CurrentRun, RunPlugin
@@ -173,7 +173,7 @@ def _look_elsewhere(staging: Staging) -> None:
 
 def close_unanswered(staging: Staging, question: Question) -> None:
     """End a question whose time is over: the work counts as stopped, and other work may take its place."""
-    with alone(staging.folder):
+    with lock_answers(staging.folder):
         if read_question(staging.folder) is None:  # another run has just done so
             return
         write_note(staging.folder, read_note(staging.folder).as_stopped())

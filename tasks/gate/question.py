@@ -148,7 +148,7 @@ def answer_question(folder: Path, answer: Answer, who: str) -> Question:
     Repeating that answer returns the question as it was answered first. A JobError if the folder has no question, if
     its time has passed, and if it has the other answer.
     """
-    with _lock_answers(folder):
+    with lock_answers(folder):
         question = read_question(folder)
         if question is None:
             raise JobError(
@@ -210,7 +210,7 @@ def somebody() -> str:
 
 
 @contextmanager
-def _lock_answers(folder: Path) -> Iterator[None]:
+def lock_answers(folder: Path) -> Iterator[None]:
     """Keep other processes of this host from answering while the block runs."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -159,8 +159,8 @@ def test_good_versions_come_newest_first_and_others_are_named(output: Path) -> N
 def test_the_day_of_a_version_is_that_of_its_manifest(output: Path) -> None:
     from tasks.gate import earlier_outputs as history
 
-    assert history._day({"dated": {"date": "2026-11-22"}}) == date(2026, 11, 22)
-    assert history._day({}) is None
+    assert history._read_run_date({"dated": {"date": "2026-11-22"}}) == date(2026, 11, 22)
+    assert history._read_run_date({}) is None
 
 
 def test_rowmill_diff_shows_two_versions(output: Path) -> None:
