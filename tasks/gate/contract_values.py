@@ -210,8 +210,10 @@ def _round_outward(value: float, up: bool) -> str:
 
     The point before an exponent is for YAML, which reads `2e-07` as text.
 
-    >>> _round_outward(3.2, up=False), _round_outward(199.0, up=True), _round_outward(1e-7, up=True)
-    ('0', '400', '2.0e-07')
+    >>> _round_outward(3.2, False), _round_outward(199.0, True)
+    ('0', '400')
+    >>> _round_outward(-7, False), _round_outward(-7, True), _round_outward(1e-7, True)
+    ('-20', '0', '2.0e-07')
     >>> _round_outward(-7, up=False), _round_outward(-7, up=True)
     ('-20', '0')
     """
