@@ -173,7 +173,7 @@ class Categorify(Keyed):
     def _ids(self, columns: list[Any], lookup: Lookup, context: Context) -> Series:
         """The ids of the rows' values; the kernel `vocabulary_ids` assigns them to the codes of the lookup."""
         engine = context.engine
-        codes = lookup.codes(columns)
+        codes = lookup.find_places(columns)
         xp = engine.xp
         wide = self.dtype == "int64" or lookup.size + self.first_id > 2**31 - 1
         outside: Any = FIRST

@@ -114,7 +114,7 @@ class JoinExternal(Learned):
 
     def apply(self, columns: Columns, unit: Unit, fitted: tuple[Lookup, Columns, int], context: Context) -> Columns:
         lookup, table, last = fitted
-        codes = lookup.codes([columns[n] for n in self.keys])
+        codes = lookup.find_places([columns[n] for n in self.keys])
         if context.met is not None:
             context.met.update(rows=len(codes), unmatched=total(codes < 0))
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))

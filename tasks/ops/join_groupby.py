@@ -143,7 +143,7 @@ class JoinGroupby(Keyed):
 
     def apply(self, columns: Columns, unit: Unit, fitted: tuple[Lookup, Columns, int], context: Context) -> Columns:
         lookup, table, last = fitted
-        codes = lookup.codes([columns[n] for n in unit])
+        codes = lookup.find_places([columns[n] for n in unit])
         joined = context.engine.take(table, context.engine.xp.where(codes < 0, last, codes))
         group = self.name_sep.join(unit)
         out = {}

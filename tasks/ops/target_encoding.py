@@ -199,7 +199,7 @@ class TargetEncoding(Keyed):
         engine = context.engine
         xp = context.engine.xp
         lookup, targets = fitted
-        codes = lookup.codes([columns[n] for n in unit])
+        codes = lookup.find_places([columns[n] for n in unit])
         place = xp.maximum(codes, 0)
         unseen = codes < 0
         group = "_".join(unit)

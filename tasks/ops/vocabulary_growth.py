@@ -209,7 +209,7 @@ def result(
 
 def _places(places: np.ndarray, appended: pa.Table, old_size: int, new: NewValues) -> pa.Table:
     """The new values with the `place` of each in the grown vocabulary, -1 without one."""
-    codes = new.lookup.codes(list(new.engine.from_arrow(one_chunk(appended.select(new.keys))).values()))
+    codes = new.lookup.find_places(list(new.engine.from_arrow(one_chunk(appended.select(new.keys))).values()))
     of = on_host(codes).astype(np.int64, copy=False)
     places = places.copy()
     places[of[of >= 0]] = old_size + np.flatnonzero(of >= 0)  # others have waited since earlier refits

@@ -1,7 +1,7 @@
 """The kernels of an engine as a type: `tasks.engines.cpu` and `tasks.engines.gpu` have each of them.
 
-Their meaning stands in the docstrings of `tasks.engines.cpu`. A type checker compares both modules with `Engine`: a
-kernel that one of them lacks, or declares in another way, is an error in `tasks.engines`.
+The docstrings of `tasks.engines.cpu` describe them. A type checker compares both modules with `Engine`: a kernel that
+one of them lacks, or declares differently, is an error in `tasks.engines`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tasks.engines import types
 from tasks.engines.algorithms.column_sketch import Sketch
 from tasks.engines.algorithms.factors import Factor
 from tasks.engines.algorithms.moments import Moments
-from tasks.engines.convert.host_files import FileWriting
+from tasks.engines.convert.host_files import OutputSpec
 
 Column = TypeVar("Column")  # a pandas Series with an Arrow type, or a cuDF Series
 Array = TypeVar("Array")  # of NumPy or CuPy
 Counts = TypeVar("Counts")  # a table of keys and numbers: an Arrow table, or a cuDF DataFrame
-Name = TypeVar("Name")  # of a column in a frame, text as a rule
+Name = TypeVar("Name")  # of a column in a frame, usually text
 
 
 class Engine(Protocol[Column, Array, Counts]):
@@ -98,7 +98,7 @@ class Engine(Protocol[Column, Array, Counts]):
     def same_types(self, tables: Sequence[Counts]) -> list[Counts]: ...
     def split_nulls(self, table: Counts, keys: Sequence[str]) -> tuple[Counts, int]: ...
     def vocabulary_ids(
-        self, codes: Array, null: Array | None, first: int, outside: Any, missing: int, dtype: type, counted: bool
+        self, places: Array, null: Array | None, first: int, outside: Any, missing: int, dtype: type, counted: bool
     ) -> tuple[Array, int]: ...
 
     # Sums and extremes by group
@@ -151,9 +151,9 @@ class Engine(Protocol[Column, Array, Counts]):
 
     # Files
 
-    def run_unit(self, writing: FileWriting) -> int: ...
-    def write_file(self, table: pa.Table, path: str, writing: FileWriting) -> str | None: ...
-    def write_runs(self, tables: Iterator[pa.Table], path: str, writing: FileWriting) -> str | None: ...
+    def run_unit(self, spec: OutputSpec) -> int: ...
+    def write_file(self, table: pa.Table, path: str, spec: OutputSpec) -> str | None: ...
+    def write_runs(self, tables: Iterator[pa.Table], path: str, spec: OutputSpec) -> str | None: ...
 
 
 Kernels = Engine[types.Series, types.Array, types.CountTable]  # of either engine

@@ -17,21 +17,25 @@ from tasks.engines.cpu.groups import to_key_bits
 from tasks.engines.hashing import murmur3
 from tasks.engines.types import Array
 
-DENSE = 1 << 22  # integers of a range up to this get a table with a place per integer
-SMALL = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
-BLOCK = 1 << 17  # keys that the hash table inserts or looks up at once
-SAMPLE = 1 << 14  # keys that say whether most of them are absent
-FILTERED = range(1 << 20, 1 << 26)  # slots that no cache holds, but a filter of which it does
-FINER = 2  # the filter has 2^FINER bits per slot
-MERGED = 16  # keys per wanted key up to which they are worth sorting
-CACHED = 1 << 16  # rows whose codes and ids stay in the cache
-RUN = 1 << 12  # wanted keys that an ascending run should have
+MAX_DENSE_RANGE = 1 << 22  # integers of a range up to this get a table with an entry per integer
+MAX_ARROW_STRINGS = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
+BATCH = 1 << 17  # keys that the hash table inserts or looks up at once
+SAMPLE = 1 << 14  # wanted keys that show whether most of them are absent, and whether they ascend
+FILTERED_SIZES = range(1 << 20, 1 << 26)  # slots of tables that do not fit into the cache while their filter does
+FILTER_BITS = 2  # the filter has 2^FILTER_BITS bits per slot
+KEYS_PER_WANTED = 16  # a table with more keys per wanted key is not sorted for ascending runs: sorting costs too much
+CACHED_ROWS = 1 << 16  # rows whose places and ids stay in the cache
+MIN_RUN = 1 << 12  # wanted keys that an ascending run should have on average
 
 
 class Lookup:
     """Finds the place of values in a vocabulary, -1 for other values. Built once, then used by any thread.
 
     `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls.
+
+    Rows of several columns become one number: the number so far and the place of the next column's value are mixed as
+    `number * distinct + place`, and mixed numbers are replaced by their places among those of the vocabulary. A number
+    so stays below the size of the vocabulary, and the product stays within int64.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
@@ -39,64 +43,66 @@ class Lookup:
         self.size = len(keys[0])
         if len(keys) == 1:
             return
-        codes = self.columns[0].codes(keys[0])
-        self.steps: list[tuple[int, _OneColumn]] = []
-        for one, key in zip(self.columns[1:], keys[1:], strict=True):
-            mixed = codes * np.int64(one.distinct) + one.codes(key)
-            inner = _OneColumn(pa.array(np.unique(mixed)))
-            self.steps.append((one.distinct, inner))
-            codes = inner.codes(pa.array(mixed))
-        self.places = np.empty(self.size, dtype=np.int64)
-        self.places[codes] = np.arange(self.size)
+        numbers = self.columns[0].find_places(keys[0])
+        self.mixtures: list[tuple[int, _OneColumn]] = []  # of each further column: its distinct values, mixed numbers
+        for column, key in zip(self.columns[1:], keys[1:], strict=True):
+            mixed = numbers * np.int64(column.distinct) + column.find_places(key)
+            mixture = _OneColumn(pa.array(np.unique(mixed)))
+            self.mixtures.append((column.distinct, mixture))
+            numbers = mixture.find_places(pa.array(mixed))
+        self.place_of_number = np.empty(self.size, dtype=np.int64)
+        self.place_of_number[numbers] = np.arange(self.size)
 
-    def codes(self, columns: Sequence[Column]) -> np.ndarray:
-        """The place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
-        codes = self.columns[0].codes(array(columns[0]))
+    def find_places(self, columns: Sequence[Column]) -> np.ndarray:
+        """Find the place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
+        numbers = self.columns[0].find_places(array(columns[0]))
         if len(self.columns) == 1:
-            return codes
+            return numbers
         if not self.size:
-            return np.full(len(codes), -1, dtype=np.int64)
-        for (distinct, inner), one, values in zip(self.steps, self.columns[1:], columns[1:], strict=True):
-            more = one.codes(array(values))
-            mixed = np.where((codes < 0) | (more < 0), -1, codes * np.int64(distinct) + more)
-            codes = inner.codes(pa.array(mixed))
-        return np.where(codes < 0, -1, self.places[codes])
+            return np.full(len(numbers), -1, dtype=np.int64)
+        for (distinct, mixture), column, values in zip(self.mixtures, self.columns[1:], columns[1:], strict=True):
+            places = column.find_places(array(values))
+            mixed = np.where((numbers < 0) | (places < 0), -1, numbers * np.int64(distinct) + places)
+            numbers = mixture.find_places(pa.array(mixed))
+        return np.where(numbers < 0, -1, self.place_of_number[numbers])
 
 
 def vocabulary_ids(
-    codes: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
+    places: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
 ) -> tuple[np.ndarray, int]:
-    """(`first` + code; `outside` (one number, or one per row) where the code is -1, `missing` where `null` is true; how
-    many codes are -1, `counted` or not). By runs of rows that stay in the cache."""
-    ids: np.ndarray = np.empty(len(codes), dtype)
+    """Make ids of places in a vocabulary; return (ids, number of places that are -1).
+
+    An id is `first` + place; `outside` (one number, or one per row) where the place is -1; `missing` where `null` is
+    true. `counted` is for the GPU, where counting costs time; here it is free.
+    """
+    ids: np.ndarray = np.empty(len(places), dtype)
     absent = 0
-    for start in range(0, len(codes), CACHED):
-        part = ids[start : start + CACHED]
-        part[...] = codes[start : start + CACHED]
+    for start in range(0, len(places), CACHED_ROWS):
+        part = ids[start : start + CACHED_ROWS]
+        part[...] = places[start : start + CACHED_ROWS]
         if part.min() < 0:
             absent += int(np.count_nonzero(part < 0))
         part += first
-    is_next = isinstance(outside, int) and outside == first - 1  # what code -1 has become
+    is_next = isinstance(outside, int) and outside == first - 1  # what place -1 has become
     if absent and not is_next:
-        ids = np.where(codes < 0, outside, ids).astype(dtype, copy=False)
+        ids = np.where(places < 0, outside, ids).astype(dtype, copy=False)
     if null is not None:
         ids[null] = missing
     return ids, absent
 
 
 class _OneColumn:
-    """The places of values of one column among distinct `keys`: by a dense table, by a hash table, or as strings."""
+    """Finds the places of values of one column among distinct `keys`."""
 
     def __init__(self, keys: pa.Array) -> None:
         keys = plain(keys)
         self.distinct = len(keys)
         self.null = int(np.flatnonzero(keys.is_null())[0]) if keys.null_count else -1
         self.type = keys.type
-        self.text = not (_is_number(keys.type))
-        self.dense: np.ndarray | None = None
-        if self.text:
-            self._build_text(keys)
-        else:
+        self.strings = None if _is_number(keys.type) else _Strings(keys)
+        self.numbers: _DenseTable | HashTable | None = None
+        self.places: np.ndarray | None = None  # of the keys in `numbers`; None where they are their places
+        if self.strings is None:
             self._build_numbers(to_key_bits(keys))
 
     def _build_numbers(self, bits: np.ndarray) -> None:
@@ -104,96 +110,120 @@ class _OneColumn:
         if self.null >= 0:
             places = np.delete(np.arange(len(bits)), self.null)
             bits = bits[places]
-        low, high = (int(bits.min()), int(bits.max())) if len(bits) else (0, -1)
-        self.low = low
-        if high - low < max(DENSE, 4 * len(bits)):
-            self.dense = np.full(max(high - low + 1, 0), -1, dtype=np.int32)
-            self.dense[bits - low] = np.arange(len(bits)) if places is None else places
+        low = int(bits.min()) if len(bits) else 0
+        high = int(bits.max()) if len(bits) else -1
+        if high - low < max(MAX_DENSE_RANGE, 4 * len(bits)):
+            self.numbers = _DenseTable(bits, low, high, places)
         else:
-            self.index = HashTable(bits)
+            self.numbers = HashTable(bits)
             self.places = places
 
-    def _build_text(self, keys: pa.Array) -> None:
-        keys = keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
-        self.strings = keys
-        if len(keys) <= SMALL:
-            return
-        bits = _hash64(keys)
-        self.index = HashTable(bits)
-        shared = np.unique(bits[self.index.repeated])  # strings of the vocabulary with one hash: looked up as strings
-        self.shared_hashes = shared if len(shared) else None
-        if self.shared_hashes is not None:
-            self.odd_places = np.flatnonzero(np.isin(bits, shared))
-            self.odd = keys.take(pa.array(self.odd_places))
-
-    def codes(self, values: pa.Array) -> np.ndarray:
+    def find_places(self, values: pa.Array) -> np.ndarray:
+        """Find the place of each value among the keys, int64; -1 for a value that is not a key."""
         if pa.types.is_dictionary(values.type):
-            return self._through_dictionary(values)
-        codes = self._text_codes(values) if self.text else self._number_codes(values)
+            return self._find_encoded(values)
+        places = self._find_numbers(values) if self.strings is None else self.strings.find_places(values)
         if values.null_count:
-            codes = np.where(values.is_valid().to_numpy(zero_copy_only=False), codes, self.null)
-        return codes
+            places = np.where(values.is_valid().to_numpy(zero_copy_only=False), places, self.null)
+        return places
 
-    def _through_dictionary(self, values: pa.Array) -> np.ndarray:
-        table = np.append(self.codes(values.dictionary), self.null)
+    def _find_encoded(self, values: pa.Array) -> np.ndarray:
+        place_of_index = np.append(self.find_places(values.dictionary), self.null)
         indices = raw(values.indices)
         if values.null_count:
-            indices = np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, len(table) - 1)
-        return table.take(indices)
+            indices = np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, len(place_of_index) - 1)
+        return place_of_index.take(indices)
 
-    def _number_codes(self, values: pa.Array) -> np.ndarray:
+    def _find_numbers(self, values: pa.Array) -> np.ndarray:
         if not _is_number(values.type):
             raise TypeError(f"values of type {values.type} where the vocabulary holds {self.type}")
         if values.type != self.type:
-            return self._codes_of_other_type(values)
-        return self._codes_of_bits(to_key_bits(values))
+            return self._find_numbers_of_other_type(values)
+        return self._find_bits(to_key_bits(values))
 
-    def _codes_of_other_type(self, values: pa.Array) -> np.ndarray:
-        """Codes of values of another type; -1 for a value that the type of the vocabulary cannot hold exactly."""
+    def _find_numbers_of_other_type(self, values: pa.Array) -> np.ndarray:
+        """Find numbers of another type; a number that the type of the vocabulary cannot hold exactly is not in it."""
         converted = pc.cast(values, self.type, safe=False)
         same = pc.equal(pc.cast(converted, values.type, safe=False), values)
         exact = np.asarray(pc.fill_null(same, False)).astype(bool)
         bits = to_key_bits(converted)
         if (values.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
             exact = exact & (bits >= 0)  # equal bits are different numbers
-        return np.where(exact, self._codes_of_bits(bits), -1)
+        return np.where(exact, self._find_bits(bits), -1)
 
-    def _codes_of_bits(self, bits: np.ndarray) -> np.ndarray:
-        if self.dense is not None:
-            place = bits - self.low
-            inside = (place >= 0) & (place < len(self.dense))
-            if inside.all():
-                return self.dense.take(place).astype(np.int64)
-            return np.where(inside, self.dense.take(np.where(inside, place, 0)) if len(self.dense) else -1, -1).astype(
-                np.int64
-            )
-        codes = self.index.find(bits)
-        return codes if self.places is None else np.where(codes < 0, -1, self.places.take(codes))
+    def _find_bits(self, bits: np.ndarray) -> np.ndarray:
+        assert self.numbers is not None  # it is for keys that are numbers
+        places = self.numbers.find(bits)
+        return places if self.places is None else np.where(places < 0, -1, self.places.take(places))
 
-    def _text_codes(self, values: pa.Array) -> np.ndarray:
+
+class _DenseTable:
+    """Places of int64 keys from `low` to `high`, in an array with an entry per integer.
+
+    `places` are the places of the keys; None where they are 0, 1, ...
+    """
+
+    def __init__(self, keys: np.ndarray, low: int, high: int, places: np.ndarray | None) -> None:
+        self.low = low
+        self.table: np.ndarray = np.full(max(high - low + 1, 0), -1, dtype=np.int32)
+        self.table[keys - low] = np.arange(len(keys)) if places is None else places
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """Find the place of each of the wanted keys, int64; -1 for a key that is not in the table."""
+        entries = wanted - self.low
+        inside = (entries >= 0) & (entries < len(self.table))
+        if inside.all():
+            return self.table.take(entries).astype(np.int64)
+        if not len(self.table):
+            return np.full(len(wanted), -1, dtype=np.int64)
+        return np.where(inside, self.table.take(np.where(inside, entries, 0)), -1).astype(np.int64)
+
+
+class _Strings:
+    """Places of distinct strings: by a hash table of 64-bit hashes, or by Arrow where they are few."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        self.keys = keys if pa.types.is_string(keys.type) else keys.cast(pa.string())
+        self.hash_table: HashTable | None = None
+        self.colliding_hashes: np.ndarray | None = None
+        if len(keys) <= MAX_ARROW_STRINGS:
+            return
+        hashes = _hash64(self.keys)
+        self.hash_table = HashTable(hashes)
+        colliding = np.unique(hashes[self.hash_table.repeated])
+        if len(colliding):  # the hash table gives one place for all strings of a hash: these are looked up as strings
+            self.colliding_hashes = colliding
+            self.colliding_places = np.flatnonzero(np.isin(hashes, colliding))
+            self.colliding_keys = self.keys.take(pa.array(self.colliding_places))
+
+    def find_places(self, values: pa.Array) -> np.ndarray:
+        """Find the place of each value among the keys, int64; -1 for a value that is not a key."""
         values = values if pa.types.is_string(values.type) else values.cast(pa.string())
-        if len(self.strings) <= max(SMALL, len(values) // 8):
-            places = pc.index_in(values, value_set=self.strings, skip_nulls=True)
+        if self.hash_table is None or len(self.keys) <= len(values) // 8:
+            places = pc.index_in(values, value_set=self.keys, skip_nulls=True)
             return raw(pc.fill_null(places, -1)).astype(np.int64)
-        bits = _hash64(values)
-        codes = self.index.find(bits)
-        same = pc.equal(self.strings.take(pa.array(np.maximum(codes, 0))), values)
-        codes = np.where(np.asarray(pc.fill_null(same, False)), codes, -1)
-        if self.shared_hashes is not None:
-            rows = np.flatnonzero(np.isin(bits, self.shared_hashes))
-            odd = raw(pc.fill_null(pc.index_in(values.take(pa.array(rows)), value_set=self.odd), -1))
-            codes[rows] = np.where(odd < 0, -1, self.odd_places.take(odd, mode="clip"))
-        return codes
+        hashes = _hash64(values)
+        places = self.hash_table.find(hashes)
+        same = pc.equal(self.keys.take(pa.array(np.maximum(places, 0))), values)
+        places = np.where(np.asarray(pc.fill_null(same, False)), places, -1)
+        if self.colliding_hashes is not None:
+            rows = np.flatnonzero(np.isin(hashes, self.colliding_hashes))
+            wanted = values.take(pa.array(rows))
+            matches = raw(pc.fill_null(pc.index_in(wanted, value_set=self.colliding_keys), -1))
+            places[rows] = np.where(matches < 0, -1, self.colliding_places.take(matches, mode="clip"))
+        return places
 
 
 class HashTable:
     """Places of int64 keys by open addressing, with two to four times as many slots (of 4 bytes) as keys.
 
-    Inserts and finds keys in blocks, so that temporaries stay in the cache. `repeated` are the places of keys that
+    Inserts and finds keys in batches, so that temporaries stay in the cache. `repeated` are the places of keys that
     equal a key inserted before; `find` returns one place for equal keys. Read-only once built: any thread may use it.
-    Where few of many wanted keys are in a large table, a filter of few bits per slot, which stays in the cache, sorts
-    out most of the others: half of the time. Where the wanted keys come in ascending runs, as those of a vocabulary do,
-    the keys within the range of a long run are looked up in the run instead: a fifth of the time.
+
+    Two cases are faster than one probe per wanted key. Where few of many wanted keys are in a large table, a filter of
+    few bits per slot, which stays in the cache, sorts out most of the others: that takes half the time. Where the
+    wanted keys come in ascending runs, as those of a vocabulary do, the keys of the table within the range of a run are
+    looked up in the run instead: that takes a fifth of the time.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -203,33 +233,33 @@ class HashTable:
         self.mask = np.int64((1 << bits) - 1)
         width: type = np.int32 if len(keys) < 1 << 31 else np.int64
         self.slots: np.ndarray = np.full(1 << bits, -1, dtype=width)
-        repeated = [self._insert(start) for start in range(0, len(keys), BLOCK)]
+        repeated = [self._insert(start) for start in range(0, len(keys), BATCH)]
         self.repeated = np.concatenate(repeated) if repeated else np.empty(0, dtype=np.int64)
 
-    def _first_slots(self, keys: np.ndarray, finer: int = 0) -> np.ndarray:
+    def _first_slots(self, keys: np.ndarray, extra_bits: int = 0) -> np.ndarray:
         mixed = keys.view(np.uint64)
         mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25)
-        return (mixed >> (self.shift - np.uint64(finer))).view(np.int64)
+        return (mixed >> (self.shift - np.uint64(extra_bits))).view(np.int64)
 
     @cached_property
     def _filter(self) -> np.ndarray:
-        """A bit for each part of a slot: whether a key begins its search there."""
-        bits = np.zeros(len(self.slots) << FINER, dtype=bool)
-        for start in range(0, len(self.keys), BLOCK):
-            bits[self._first_slots(self.keys[start : start + BLOCK], finer=FINER)] = True
+        """2^FILTER_BITS bits per slot, packed: whether the search of a key begins in that part of the slot."""
+        bits = np.zeros(len(self.slots) << FILTER_BITS, dtype=bool)
+        for start in range(0, len(self.keys), BATCH):
+            bits[self._first_slots(self.keys[start : start + BATCH], extra_bits=FILTER_BITS)] = True
         return np.packbits(bits, bitorder="little")
 
-    def _candidates(self, wanted: np.ndarray) -> np.ndarray:
-        """The places of all wanted keys that are in the table, and of some others."""
+    def _filter_rows(self, wanted: np.ndarray) -> np.ndarray:
+        """Return the rows of all wanted keys that are in the table, and of some others, by the filter."""
         rows = []
-        for start in range(0, len(wanted), BLOCK):
-            bits = self._first_slots(wanted[start : start + BLOCK], finer=FINER)
+        for start in range(0, len(wanted), BATCH):
+            bits = self._first_slots(wanted[start : start + BATCH], extra_bits=FILTER_BITS)
             passing = (self._filter.take(bits >> 3) >> (bits & 7).astype(np.uint8)) & np.uint8(1)
             rows.append(np.flatnonzero(passing) + start)
         return np.concatenate(rows)
 
     def _insert(self, start: int) -> np.ndarray:
-        keys = self.keys[start : start + BLOCK]
+        keys = self.keys[start : start + BATCH]
         places = np.arange(start, start + len(keys))
         slots = self._first_slots(keys)
         repeated = []
@@ -248,76 +278,89 @@ class HashTable:
         return np.concatenate(repeated) if repeated else places
 
     @cached_property
-    def _ascending(self) -> np.ndarray:
+    def _sorted_keys(self) -> np.ndarray:
         return np.sort(self.keys)
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """The place of each of the wanted keys, int64; -1 for a key that is not in the table."""
+        """Find the place of each of the wanted keys, int64; -1 for a key that is not in the table."""
         out = np.full(len(wanted), -1, dtype=np.int64)
         wanted = np.ascontiguousarray(wanted)
         if not len(self.keys):
             return out
-        edges = _edges_of_runs(wanted) if len(wanted) >= max(2 * SAMPLE, len(self.keys) // MERGED) else []
+        are_enough = len(wanted) >= max(2 * SAMPLE, len(self.keys) // KEYS_PER_WANTED)
+        edges = _find_edges_of_runs(wanted) if are_enough else []
         for start, stop in itertools.pairwise(edges):
-            self._find_run(wanted[start:stop], out[start:stop])
+            self._find_ascending(wanted[start:stop], out[start:stop])
         if not edges:
-            self._find_many(wanted, out)
+            self._find_filtered(wanted, out)
         return out
 
-    def _find_run(self, wanted: np.ndarray, out: np.ndarray) -> None:
-        """`_find` of wanted keys each of which is larger than the one before."""
-        low = np.searchsorted(self._ascending, wanted[0])
-        high = np.searchsorted(self._ascending, wanted[-1], "right")
+    def _find_ascending(self, wanted: np.ndarray, out: np.ndarray) -> None:
+        """Find strictly ascending wanted keys: the table's keys within their range are searched among them.
+
+        That pays only where these keys are less than a third of the wanted ones, since a binary search costs more than
+        a probe of the hash table.
+        """
+        low = np.searchsorted(self._sorted_keys, wanted[0])
+        high = np.searchsorted(self._sorted_keys, wanted[-1], "right")
         if 3 * (high - low) > len(wanted):
-            self._find_many(wanted, out)
+            self._find_filtered(wanted, out)
             return
-        keys = self._ascending[low:high]
+        keys = self._sorted_keys[low:high]
         rows = np.searchsorted(wanted, keys)
         same = np.flatnonzero(wanted.take(rows) == keys)
         places = np.full(len(same), -1, dtype=np.int64)
-        self._find(keys.take(same), places)
+        self._probe(keys.take(same), places)
         out[rows[same]] = places
 
-    def _find_many(self, wanted: np.ndarray, out: np.ndarray) -> None:
-        """`_find` of any number of wanted keys, through the filter where that is faster."""
-        if len(self.slots) not in FILTERED or len(wanted) < 2 * SAMPLE:
-            self._find(wanted, out)
+    def _find_filtered(self, wanted: np.ndarray, out: np.ndarray) -> None:
+        """Find wanted keys in any order; if less than a quarter of the first ones are present, filter the others."""
+        if len(self.slots) not in FILTERED_SIZES or len(wanted) < 2 * SAMPLE:
+            self._probe(wanted, out)
             return
-        self._find(wanted[:SAMPLE], out[:SAMPLE])
+        self._probe(wanted[:SAMPLE], out[:SAMPLE])
         wanted = wanted[SAMPLE:]
         rest = out[SAMPLE:]
         if 4 * np.count_nonzero(out[:SAMPLE] >= 0) > SAMPLE:
-            self._find(wanted, rest)
+            self._probe(wanted, rest)
             return
-        rows = self._candidates(wanted)
-        codes = np.full(len(rows), -1, dtype=np.int64)
-        self._find(wanted.take(rows), codes)
-        rest[rows] = codes
+        rows = self._filter_rows(wanted)
+        places = np.full(len(rows), -1, dtype=np.int64)
+        self._probe(wanted.take(rows), places)
+        rest[rows] = places
 
-    def _find(self, wanted: np.ndarray, out: np.ndarray) -> None:
+    def _probe(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """Write the places of the wanted keys to `out`, which is -1 everywhere."""
-        for start in range(0, len(wanted), BLOCK):
-            keys = wanted[start : start + BLOCK]
+        for start in range(0, len(wanted), BATCH):
+            keys = wanted[start : start + BATCH]
             rows = np.arange(len(keys))
             slots = self._first_slots(keys)
-            codes = out[start : start + len(keys)]
+            batch = out[start : start + len(keys)]
             while len(rows):
                 places = self.slots.take(slots)
-                hit = (self.keys.take(places) == keys) & (places >= 0)
-                codes[rows[hit]] = places[hit]
-                left = np.flatnonzero(~hit & (places >= 0))
-                rows = rows[left]
-                keys = keys[left]
-                slots = (slots[left] + 1) & self.mask
+                occupied = places >= 0
+                hit = (self.keys.take(places) == keys) & occupied  # an empty slot, -1, takes the last key
+                batch[rows[hit]] = places[hit]
+                unresolved = np.flatnonzero(~hit & occupied)  # another key is in the slot: try the next slot
+                rows = rows[unresolved]
+                keys = keys[unresolved]
+                slots = (slots[unresolved] + 1) & self.mask
 
 
-def _edges_of_runs(keys: np.ndarray) -> list[int]:
-    """Where each ascending run of distinct keys begins, and the end of the last; [] if the runs are short."""
-    for part in (keys[:SAMPLE], keys):
-        falls = np.flatnonzero(part[1:] <= part[:-1])
-        if len(falls) * RUN > len(part):
-            return []
-    return [0, *(falls + 1).tolist(), len(keys)]
+def _find_edges_of_runs(keys: np.ndarray) -> list[int]:
+    """Find where each ascending run of distinct keys begins, and the end of the last; [] if the runs are short."""
+    if _are_runs_short(_find_falls(keys[:SAMPLE]), SAMPLE):  # a cheap look refuses most keys
+        return []
+    falls = _find_falls(keys)
+    return [] if _are_runs_short(falls, len(keys)) else [0, *(falls + 1).tolist(), len(keys)]
+
+
+def _find_falls(keys: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(keys[1:] <= keys[:-1])
+
+
+def _are_runs_short(falls: np.ndarray, count: int) -> bool:
+    return len(falls) * MIN_RUN > count
 
 
 def _is_number(dtype: pa.DataType) -> bool:

@@ -29,13 +29,12 @@ from tasks.engines.gpu.kernels.column_arrays import array_of
 from tasks.engines.gpu.kernels.string_tables import StringPlaces, is_text
 from tasks.engines.types import Array
 
-DENSE = 1 << 26  # a table this long (256 MB) is always worth it
-
+MAX_DENSE_RANGE = 1 << 26  # integers of a range up to this get a table (256 MB) with an entry per integer
 
 _IDS = cupy.ElementwiseKernel(
-    "int64 code, bool null, int64 first, int64 outside, int64 missing",
+    "int64 place, bool null, int64 first, int64 outside, int64 missing",
     "T id",
-    "id = (T)(null ? missing : code < 0 ? outside : code + first)",
+    "id = (T)(null ? missing : place < 0 ? outside : place + first)",
     "vocabulary_ids",
 )
 
@@ -43,48 +42,52 @@ _IDS = cupy.ElementwiseKernel(
 class Lookup:
     """Finds the places of values in a vocabulary, -1 for other values. Built once, then used from any thread.
 
-    `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls.
+    `keys` are the distinct rows of the vocabulary, one Arrow array per column; a null key matches nulls. Rows of
+    several columns become one number as on the CPU: see `tasks.engines.cpu.lookup.Lookup`.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
         key_columns = [column(k) for k in keys]
         self.columns = [_OneColumn(k) for k in key_columns]
         self.size = len(key_columns[0])
-        self.steps: list[tuple[int, _Numbers]] = []
+        self.mixtures: list[tuple[int, _Numbers]] = []
         if len(key_columns) > 1:
-            codes = self.columns[0].codes(key_columns[0])
-            for one, key in zip(self.columns[1:], key_columns[1:], strict=True):
-                mixed = codes * one.distinct + one.codes(key)
-                inner = _Numbers(cupy.unique(mixed))
-                self.steps.append((one.distinct, inner))
-                codes = inner.places_of(mixed)
-            self.places = cupy.empty(self.size, dtype=cupy.int64)
-            self.places[codes] = cupy.arange(self.size)
+            numbers = self.columns[0].find_places(key_columns[0])
+            for key_column, key in zip(self.columns[1:], key_columns[1:], strict=True):
+                mixed = numbers * key_column.distinct + key_column.find_places(key)
+                mixture = _Numbers(cupy.unique(mixed))
+                self.mixtures.append((key_column.distinct, mixture))
+                numbers = mixture.find_places(mixed)
+            self.place_of_number = cupy.empty(self.size, dtype=cupy.int64)
+            self.place_of_number[numbers] = cupy.arange(self.size)
         synchronize()
 
-    def codes(self, columns: Sequence[Column]) -> cupy.ndarray:
-        """int64 place of every row in the vocabulary, -1 where it is not there."""
-        codes = self.columns[0].codes(columns[0])
+    def find_places(self, columns: Sequence[Column]) -> cupy.ndarray:
+        """Find the place of each row in the vocabulary, int64; -1 for a row that is not in the vocabulary."""
+        numbers = self.columns[0].find_places(columns[0])
         if len(self.columns) == 1:
-            return codes
-        for (distinct, inner), one, values in zip(self.steps, self.columns[1:], columns[1:], strict=True):
-            more = one.codes(values)
-            mixed = cupy.where((codes < 0) | (more < 0), -1, codes * distinct + more)
-            codes = inner.places_of(mixed)
+            return numbers
+        for (distinct, mixture), key_column, values in zip(self.mixtures, self.columns[1:], columns[1:], strict=True):
+            places = key_column.find_places(values)
+            mixed = cupy.where((numbers < 0) | (places < 0), -1, numbers * distinct + places)
+            numbers = mixture.find_places(mixed)
         if not self.size:
-            return codes
-        return cupy.where(codes < 0, -1, self.places.take(cupy.maximum(codes, 0)))
+            return numbers
+        return cupy.where(numbers < 0, -1, self.place_of_number.take(cupy.maximum(numbers, 0)))
 
 
 def vocabulary_ids(
-    codes: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
+    places: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
 ) -> tuple[cupy.ndarray, int]:
-    """(`first` + code; `outside` (a number, or one for each row) where the code is -1, `missing` where null; how many
-    codes are -1, if they are `counted`)."""
+    """Make ids of places in a vocabulary; return (ids, number of places that are -1, or 0 if not `counted`).
+
+    An id is `first` + place; `outside` (one number, or one per row) where the place is -1; `missing` where `null` is
+    true. Counting makes the host wait for the GPU.
+    """
     mask = np.bool_(False) if null is None else null
-    rest = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
-    ids = _IDS(codes, mask, np.int64(first), rest, np.int64(missing), cupy.empty(len(codes), dtype))
-    return ids, total(codes < 0) if counted else 0
+    outside = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
+    ids = _IDS(places, mask, np.int64(first), outside, np.int64(missing), cupy.empty(len(places), dtype))
+    return ids, total(places < 0) if counted else 0
 
 
 class _Numbers:
@@ -96,33 +99,33 @@ class _Numbers:
         low, high = extremes(keys) if self.size else (0, -1)
         self.low: int = low
         span = high - low + 1
-        if span < max(DENSE, 4 * self.size):
+        if span < max(MAX_DENSE_RANGE, 4 * self.size):
             self.dense = cupy.full(span, -1, dtype=cupy.int32)
             self.dense[keys - self.low] = cupy.arange(self.size, dtype=cupy.int32)
         else:
             self.order = cupy.argsort(keys)
             self.sorted = keys[self.order]
 
-    def places_of(self, keys: cupy.ndarray) -> cupy.ndarray:
-        """int64 place of each key, -1 for others."""
+    def find_places(self, keys: cupy.ndarray) -> cupy.ndarray:
+        """Find the place of each key, int64; -1 for a key that is not in the table."""
         if not self.size:
             return cupy.full(len(keys), -1, dtype=cupy.int64)
         if self.dense is not None:
             inside = (keys >= self.low) & (keys <= self.low + len(self.dense) - 1)
-            at = cupy.where(inside, keys - self.low, 0)
-            return cupy.where(inside, self.dense.take(at), -1).astype(cupy.int64)
-        at = cupy.minimum(cupy.searchsorted(self.sorted, keys), self.size - 1)
-        return cupy.where(self.sorted.take(at) == keys, self.order.take(at), -1)
+            entries = cupy.where(inside, keys - self.low, 0)
+            return cupy.where(inside, self.dense.take(entries), -1).astype(cupy.int64)
+        entries = cupy.minimum(cupy.searchsorted(self.sorted, keys), self.size - 1)
+        return cupy.where(self.sorted.take(entries) == keys, self.order.take(entries), -1)
 
 
 class _OneColumn:
-    """Codes of one column's values among the distinct values of `keys`, in order of appearance."""
+    """Finds the places of values of one column among the distinct values of `keys`, in order of appearance."""
 
     def __init__(self, keys: Column) -> None:
         self.dtype = keys.dtype
         self.type = dtype(keys)
-        self.text = _is_text(keys)
-        distinct = _strings(keys) if self.text else keys
+        self.is_text = _is_text(keys)
+        distinct = _strings(keys) if self.is_text else keys
         table = plc.Table([device(distinct)])
         keep = plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST
         equal = plc.types.NullEquality.EQUAL
@@ -133,33 +136,33 @@ class _OneColumn:
         self.null = -1 if valid is None else int(cupy.flatnonzero(~valid)[0])
         self.not_null = None if valid is None else cupy.flatnonzero(valid)
         self.keys = distinct if self.not_null is None else take_values(distinct, self.not_null)
-        if self.text:
+        if self.is_text:
             self.strings = StringPlaces(self.keys)
         else:
             self.numbers = _Numbers(_bits(self.keys))
 
-    def codes(self, values: Column) -> cupy.ndarray:
-        """int64 code of each value, -1 for others; null has the code of a null key."""
-        if self.text:
+    def find_places(self, values: Column) -> cupy.ndarray:
+        """Find the place of each value, int64; -1 for a value that is not a key; a null has the place of a null key."""
+        if self.is_text:
             places = self.strings.of(_strings(values))
         else:
-            places = self._number_places(values)
+            places = self._find_numbers(values)
         if self.not_null is not None and len(self.not_null):
             places = cupy.where(places < 0, -1, self.not_null.take(cupy.maximum(places, 0)))
-        if self.text and self.null < 0:  # StringPlaces gives -1 for null already
+        if self.is_text and self.null < 0:  # StringPlaces gives -1 for null already
             return places
         valid = valid_rows(values)
         return places if valid is None else cupy.where(valid, places, self.null)
 
-    def _number_places(self, values: Column) -> cupy.ndarray:
-        """Values of another type are compared by value: what the vocabulary's type cannot hold exactly is not in it."""
-        here = dtype(values)
-        if here == self.type:
-            return self.numbers.places_of(_bits(values))
-        if pa.types.is_null(here):
+    def _find_numbers(self, values: Column) -> cupy.ndarray:
+        """Find numbers by value: a number that the type of the vocabulary cannot hold exactly is not in it."""
+        values_type = dtype(values)
+        if values_type == self.type:
+            return self.numbers.find_places(_bits(values))
+        if pa.types.is_null(values_type):
             return cupy.full(len(values), -1, dtype=cupy.int64)
-        if pa.types.is_temporal(here) or pa.types.is_temporal(self.type):
-            return self._time_places(host(values))
+        if pa.types.is_temporal(values_type) or pa.types.is_temporal(self.type):
+            return self._find_times(host(values))
         converted = values.astype(self.dtype)
         exact = raw(converted.astype(values.dtype)) == raw(values)
         bits = _bits(converted)
@@ -168,14 +171,14 @@ class _OneColumn:
             exact &= cupy.abs(raw(values)) < 2.0**63
         elif sorted(kinds) == ["i", "u"]:
             exact &= bits >= 0  # the same bits would mean another number
-        return cupy.where(exact, self.numbers.places_of(bits), -1)
+        return cupy.where(exact, self.numbers.find_places(bits), -1)
 
-    def _time_places(self, values: pa.Array) -> cupy.ndarray:
-        """The same of times in another unit, kind or zone, by Arrow's casts."""
+    def _find_times(self, values: pa.Array) -> cupy.ndarray:
+        """Find times of another unit, kind or zone, which Arrow casts."""
         converted = pc.cast(values, self.type, safe=False)
         same = pc.fill_null(pc.equal(pc.cast(converted, values.type, safe=False), values), False)
         exact = cupy.asarray(np.asarray(same).astype(bool))
-        return cupy.where(exact, self.numbers.places_of(_bits(column(converted))), -1)
+        return cupy.where(exact, self.numbers.find_places(_bits(column(converted))), -1)
 
 
 def _is_text(values: Column) -> bool:
@@ -187,7 +190,7 @@ def _strings(values: Column) -> Column:
 
 
 def _bits(values: Column) -> cupy.ndarray:
-    """int64 keys, equal for equal values; null rows hold anything."""
+    """Return int64 keys, equal for equal values; those of nulls mean nothing."""
     data = raw(values)
     if data.dtype.kind == "f":
         return (data.astype(cupy.float64) + 0.0).view(cupy.int64)

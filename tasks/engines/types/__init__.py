@@ -1,4 +1,4 @@
-"""Types for what the engines have in common: arrays of NumPy and CuPy, columns and frames of pandas, Arrow and cuDF."""
+"""Types that the engines have in common: arrays of NumPy and CuPy, columns and frames of pandas, Arrow and cuDF."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class Lookup(Protocol):
 
     size: int
 
-    def codes(self, columns: Sequence[Any]) -> Array: ...
+    def find_places(self, columns: Sequence[Any]) -> Array: ...

@@ -463,7 +463,7 @@ LOOKUPS = [
 @pytest.mark.parametrize(("keys", "values", "dtype", "expected"), LOOKUPS)
 def test_lookup(k, keys, values, dtype, expected):
     lookup = k.Lookup([pa.array(keys, dtype)])
-    found = lookup.codes([col(k, values, dtype)])
+    found = lookup.find_places([col(k, values, dtype)])
     assert (lookup.size, found.dtype, plain(found)) == (len(keys), np.dtype("int64"), expected)
 
 
@@ -471,17 +471,17 @@ def test_lookup_of_many_strings_and_of_a_dictionary(k):
     words = [f"word {i}" for i in range(20_000)]
     lookup = k.Lookup([pa.array(words)])
     column = col(k, pa.array([*words[::-1], "other", None]).dictionary_encode())
-    assert plain(lookup.codes([column])) == [*range(19_999, -1, -1), -1, -1]
+    assert plain(lookup.find_places([column])) == [*range(19_999, -1, -1), -1, -1]
 
 
 def test_lookup_of_narrow_numbers_in_a_wide_vocabulary(k):
-    assert plain(k.Lookup([pa.array([300, 5])]).codes([col(k, [5, 0, 44], pa.int8())])) == [1, -1, -1]
+    assert plain(k.Lookup([pa.array([300, 5])]).find_places([col(k, [5, 0, 44], pa.int8())])) == [1, -1, -1]
 
 
 def test_lookup_of_tuples(k):
     lookup = k.Lookup([pa.array(["a", None, "a"]), pa.array([1, 2, None])])
     columns = [col(k, ["a", "a", None, "b", None]), col(k, [None, 1, 2, 1, 1])]
-    assert plain(lookup.codes(columns)) == [2, 0, 1, -1, -1]
+    assert plain(lookup.find_places(columns)) == [2, 0, 1, -1, -1]
 
 
 def test_hashes(k):

@@ -98,4 +98,4 @@ def test_a_lookup_of_a_refit_keeps_the_memories_apart(monkeypatch: pytest.Monkey
     values = pa.table({"v0": ["b", "c"], "place": [1, -1]})
     lookup = RefitLookup(values, 2, lambda: kernels.Lookup([pa.array(["a", "b"])]), kernels)
     for column, expected in ((["b", "c"], [1, -1]), (["c", None, "b"], [-1, -1, 1]), (["a", "b", "d"], [0, 1, -1])):
-        assert lookup.codes([kernels.column(pa.array(column, pa.string()))]).get().tolist() == expected
+        assert lookup.find_places([kernels.column(pa.array(column, pa.string()))]).get().tolist() == expected

@@ -120,8 +120,8 @@ class _Lookup:
         self._lookup = cpu.Lookup(keys)
         self.size = self._lookup.size
 
-    def codes(self, columns: Any) -> Any:
-        return device(self._lookup.codes(columns))
+    def find_places(self, columns: Any) -> Any:
+        return device(self._lookup.find_places(columns))
 
 
 def _group_codes(*arguments: Any) -> Any:

@@ -262,7 +262,7 @@ def test_a_hash_table_finds_every_key_and_no_other(rows: int) -> None:
 def test_a_large_hash_table_finds_the_same_with_and_without_a_filter(
     monkeypatch: pytest.MonkeyPatch, present: float
 ) -> None:
-    monkeypatch.setattr(lookup, "FILTERED", range(1 << 10, 1 << 26))
+    monkeypatch.setattr(lookup, "FILTERED_SIZES", range(1 << 10, 1 << 26))
     random = np.random.default_rng(5)
     keys = random.permutation(300_000).astype(np.int64) * np.int64(1 << 44) - 7
     table, wanted = HashTable(keys[:150_000]), keys[150_000 + random.permutation(150_000)]
@@ -283,7 +283,7 @@ def test_ascending_runs_are_found_as_any_other_keys(
     monkeypatch: pytest.MonkeyPatch, keys: set[int], runs: list[set[int]], shuffled: bool
 ) -> None:
     monkeypatch.setattr(lookup, "SAMPLE", 4)
-    monkeypatch.setattr(lookup, "RUN", 6)
+    monkeypatch.setattr(lookup, "MIN_RUN", 6)
     places = {key: place for place, key in enumerate(sorted(keys, key=hash))}
     wanted = [key for run in runs for key in (run if shuffled else sorted(run))]
     found = HashTable(np.array([*places], dtype=np.int64)).find(np.array(wanted, dtype=np.int64))
@@ -293,8 +293,8 @@ def test_ascending_runs_are_found_as_any_other_keys(
 def test_a_long_ascending_run_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the base of a refit streams by the values of a night; keys in any other order are hashed."""
     keys, hashed = np.random.default_rng(5).permutation(100_000) * np.int64(1 << 40), []
-    table, find = HashTable(keys), HashTable._find
-    monkeypatch.setattr(HashTable, "_find", lambda *given: hashed.append(len(given[1])) or find(*given))
+    table, find = HashTable(keys), HashTable._probe
+    monkeypatch.setattr(HashTable, "_probe", lambda *given: hashed.append(len(given[1])) or find(*given))
     order = np.argsort(keys)
     run = np.repeat(keys[order][500:20_000], 20) + np.tile(np.arange(20), 19_500)  # every 20th is a key
     expected = np.full(len(run), -1)
@@ -310,7 +310,7 @@ def test_strings_with_one_hash_keep_their_own_places(monkeypatch: pytest.MonkeyP
     real = lookup._hash64
     monkeypatch.setattr(lookup, "_hash64", lambda strings: real(strings) & 0x1FFF)
     strings = pa.array([f"{i}" for i in range(5000)])
-    found = lookup.Lookup([strings]).codes([pa.chunked_array([["4999", "x", "0", None, "77", "5000"]])])
+    found = lookup.Lookup([strings]).find_places([pa.chunked_array([["4999", "x", "0", None, "77", "5000"]])])
     assert found.tolist() == [4999, -1, 0, -1, 77, -1]
 
 

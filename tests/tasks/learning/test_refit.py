@@ -455,7 +455,7 @@ def test_the_places_of_the_values_of_the_refit_are_handed_on(engine: str, tmp_pa
     kernels = engines.engine(engine)
 
     def places(state: State, *values: str | None) -> list[int]:
-        codes = state.prepare_step(key, op, kernels).codes([kernels.column(pa.array(values, pa.string()))])
+        codes = state.prepare_step(key, op, kernels).find_places([kernels.column(pa.array(values, pa.string()))])
         return [int(code) for code in codes]
 
     digest = after.save(tmp_path)

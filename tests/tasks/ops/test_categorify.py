@@ -264,11 +264,11 @@ def test_other_types_of_the_same_numbers_find_their_ids(engine: str) -> None:
 
     kernels = engines.engine(engine)
     numbers = kernels.Lookup([pa.array([1, 2, 2**62])])
-    assert numbers.codes([make_column([1.0, 1.5, 2.0, None], "float64", engine)]).tolist() == [0, -1, 1, -1]
-    assert numbers.codes([make_column([1, 2**63], pa.uint64(), engine)]).tolist() == [0, -1]
+    assert numbers.find_places([make_column([1.0, 1.5, 2.0, None], "float64", engine)]).tolist() == [0, -1, 1, -1]
+    assert numbers.find_places([make_column([1, 2**63], pa.uint64(), engine)]).tolist() == [0, -1]
     times = kernels.Lookup([pa.array([1, 2]).cast(pa.timestamp("s"))])
     millis = make_column(pa.array([2000, 1500]).cast(pa.timestamp("ms")), engine=engine)
-    assert times.codes([millis]).tolist() == [1, -1]
+    assert times.find_places([millis]).tolist() == [1, -1]
 
 
 @pytest.mark.promise(
