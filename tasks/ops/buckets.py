@@ -91,7 +91,7 @@ class Bucketize(Operator):
 
 
 def bucket(column: Series, edges: Sequence[int | float]) -> Series:
-    """The number of edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
+    """Count the edges at or below each value, int32; null stays. Integers are compared exactly with any edge."""
     engine = engines.engine_of(column)
     values, valid = engine.numbers(column)
     if values.dtype.kind in "iu":
@@ -232,7 +232,7 @@ class HashedCross(Operator):
 
 
 def hash_to_buckets(columns: Sequence[Series], buckets: int, context: Context) -> Series:
-    """The hash of each row mod `buckets`, int32."""
+    """Compute the hash of each row mod `buckets`, int32."""
     xp = context.engine.xp
     return context.engine.from_numbers((context.hashes(columns) % xp.uint32(buckets)).astype(xp.int32))
 

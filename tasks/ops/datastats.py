@@ -207,7 +207,7 @@ class DataStats(Learned):
 
 
 def _finite(table: pa.Table) -> pa.Table:
-    """The counts of values, without infinite values."""
+    """Return the counts of finite values."""
     if not pa.types.is_floating(table.schema.field("v0").type):
         return table
     return table.filter(pc.invert(pc.fill_null(pc.is_inf(table["v0"]), False)))
@@ -300,7 +300,7 @@ def _least(engine: Kernels, counts: pa.Table) -> np.ndarray:
 
 
 def _tick(leaf: pa.DataType) -> float:
-    """How many seconds a unit of a time's number is."""
+    """Return how many seconds a unit of a time's number is."""
     if pa.types.is_date32(leaf):
         return 86_400.0
     return {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[getattr(leaf, "unit", "ms")]
@@ -312,7 +312,7 @@ def _finite_or_none(value: float | None) -> float | None:
 
 
 def _to_report_value(value: float | None, leaf: pa.DataType) -> float | str | None:
-    """A number as it is; of a time the ISO text, of a duration the seconds."""
+    """Return a number as it is, a time as ISO text, a duration in seconds."""
     if value is None:
         return None
     if pa.types.is_duration(leaf):
@@ -328,7 +328,7 @@ def _to_report_value(value: float | None, leaf: pa.DataType) -> float | str | No
 
 
 def _to_json_value(value: object) -> float | str | None:
-    """A value of a column as JSON has it."""
+    """Convert a value of a column to JSON."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,4 +1,4 @@
-"""Moments: number, mean, sum of squared deviations, least and greatest of values, and the moments of two parts joined.
+"""Moments: number, mean, sum of squared deviations, least and greatest of values; merges those of two parts.
 
 The squared deviations are those of the values divided by 2^`power_of`(least, greatest), so that they stay within
 float64 for values of any size. The power is 0, no division, except for very small and very large values.
@@ -14,7 +14,7 @@ Moments = tuple[int, float, float, float, float]  # n, mean, sum of squared devi
 
 
 def power_of(low: float, high: float) -> int:
-    """The power of two by which values from `low` to `high` are divided before they are squared.
+    """Return the power of two by which values from `low` to `high` are divided before they are squared.
 
     >>> power_of(-3.0, 1e9), power_of(0.0, 0.0), power_of(1.0, 2.0**1000), power_of(-(2.0**-1000), 0.0)
     (0, 0, 1001, -999)
@@ -26,7 +26,7 @@ def power_of(low: float, high: float) -> int:
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
-    """The moments of the values of both parts, by the formula of Chan, Golub and LeVeque."""
+    """Merge the moments of two parts by the formula of Chan, Golub and LeVeque."""
     if not a[0] or not b[0]:
         return b if not a[0] else a
     n = a[0] + b[0]
@@ -42,12 +42,12 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 
 
 def within(mean: float, power: int, low: float, high: float) -> float:
-    """The mean of values, from the mean of the values divided by 2^power, clipped to [low, high] against rounding."""
+    """Scale a mean of values divided by 2^power back; it is clipped to [low, high] against rounding."""
     return math.ldexp(min(max(mean, math.ldexp(low, -power)), math.ldexp(high, -power)), power)
 
 
 def deviation(moments: Moments) -> float:
-    """The standard deviation (ddof 1) of two values or more; infinite if it is beyond float64."""
+    """Compute the standard deviation (ddof 1) of two values or more; infinite if it is beyond float64."""
     n, _, squares, low, high = moments
     if low == high:
         return 0.0

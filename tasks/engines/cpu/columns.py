@@ -28,48 +28,48 @@ Column = pd.Series  # with an Arrow type
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
-    """The column of an Arrow array (no copy)."""
+    """Make a column of an Arrow array, without a copy."""
     return pd.Series(pd.arrays.ArrowExtensionArray(values), copy=False)
 
 
 def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
+    """Return the column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
     return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
 def series(values: Column) -> Column:
-    """The column for a user's function: without dictionary encoding."""
+    """Decode the column for a user's function."""
     return decode(values)
 
 
 def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
-    """A pandas DataFrame of plain columns, for users' functions."""
+    """Make a pandas DataFrame of plain columns, for users' functions."""
     return pd.DataFrame({name: decode(values).array for name, values in frame.items()}, copy=False)
 
 
 def decode(values: Column) -> Column:
-    """The column without dictionary encoding."""
+    """Remove the dictionary encoding of a column."""
     arrow = array(values)
     return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
 def from_arrow(table: pa.Table) -> dict[str, Column]:
-    """The frame of the columns of an Arrow table (no copy)."""
+    """Make a frame of the columns of an Arrow table, without a copy."""
     return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
 
 
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
-    """The frame as an Arrow table; dictionary encoding stays."""
+    """Convert a frame to an Arrow table; dictionary encoding stays."""
     return pa.table({name: array(values) for name, values in frame.items()})
 
 
 def host(values: Column) -> pa.Array:
-    """The column as one Arrow array in host memory, without dictionary encoding."""
+    """Return the column as one Arrow array in host memory, without dictionary encoding."""
     return array(decode(values))
 
 
 def length(frame: dict[str, Column]) -> int:
-    """The number of rows of a frame; 0 for a frame without columns."""
+    """Count the rows of a frame; 0 for a frame without columns."""
     return len(next(iter(frame.values()))) if frame else 0
 
 
@@ -86,7 +86,7 @@ def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.
 
 
 def finite(values: Column) -> Column:
-    """The column with null for NaN; infinities stay."""
+    """Replace NaN by null; infinities stay."""
     arrow = array(values)
     if not pa.types.is_floating(arrow.type):
         return values
@@ -99,7 +99,7 @@ def finite(values: Column) -> Column:
 
 
 def cast(values: Column, dtype: pa.DataType) -> Column:
-    """The values in another type; pa.ArrowInvalid if a value does not fit."""
+    """Cast values to another type; pa.ArrowInvalid if a value does not fit."""
     arrow = array(values)
     if arrow.type == dtype:
         return values
@@ -116,12 +116,12 @@ def cast(values: Column, dtype: pa.DataType) -> Column:
 
 
 def is_null(values: Column) -> Column:
-    """Whether each value is null, as a boolean column without nulls."""
+    """Say whether each value is null, as a boolean column without nulls."""
     return column(pc.is_null(array(values)))
 
 
 def fill_null(values: Column, value: object) -> Column:
-    """The column with `value` in place of nulls; dictionary encoding stays."""
+    """Put `value` in place of nulls; dictionary encoding stays."""
     arrow = array(values)
     if pa.types.is_dictionary(arrow.type):
         return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
@@ -131,12 +131,12 @@ def fill_null(values: Column, value: object) -> Column:
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
-    """The values limited to [low, high]; None means no limit. Null stays null."""
+    """Limit values to [low, high]; None means no limit. Null stays null."""
     return column(arrow_arrays.clip(array(values), low, high))
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
-    """(x - shift) / scale in float64, then in `dtype`; null stays."""
+    """Compute (x - shift) / scale in float64, and convert it to `dtype`; null stays."""
     data, valid = numbers(values)
     with np.errstate(all="ignore"):  # in the place of a null there may be any number
         out = np.subtract(data, shift, dtype=np.float64)
@@ -184,12 +184,12 @@ def _compute_moments(data: np.ndarray) -> Moments:
 
 
 def is_list(values: Column) -> bool:
-    """Whether the values are lists."""
+    """Say whether the values are lists."""
     return is_list_type(array(values).type)
 
 
 def leaves(values: Column) -> Column:
-    """The elements of all lists, one after another (null lists have none)."""
+    """Return the elements of all lists, one after another (null lists have none)."""
     return column(array(values).flatten())
 
 
@@ -219,7 +219,7 @@ def on_dictionary(values: Column, work: Callable[[pa.Array], pa.Array]) -> Colum
 
 
 def text(values: Column) -> Column:
-    """The values as text: integers in decimal digits, booleans true and false, strings as they are."""
+    """Convert values to text: integers in decimal digits, booleans true and false, strings as they are."""
     arrow = array(values)
     return values if plain_type(arrow.type) == pa.string() else column(pc.cast(arrow, pa.string()))
 
@@ -243,7 +243,7 @@ TESTS = {"contains": pc.match_substring, "starts": pc.starts_with, "ends": pc.en
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
-    """The first `parts` parts of each text, without the rest; missing parts are null."""
+    """Split each text and return its first `parts` parts; missing parts are null."""
     arrow = array(values)
     encoded = pa.types.is_dictionary(arrow.type)
     strings = arrow.dictionary if encoded else arrow
@@ -286,17 +286,17 @@ def date_part(values: Column, part: str) -> Column:
 
 
 def adopt(result: object) -> Column:
-    """The result of a user's function as a column: a Series, an Arrow array, a numpy array or a list."""
+    """Make a column of the result of a user's function: a Series, an Arrow array, a numpy array or a list."""
     if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
         return result
     return column(arrow_values(result))
 
 
 def dtype(values: Column) -> pa.DataType:
-    """The Arrow type of the values, without dictionary encoding."""
+    """Return the Arrow type of the values, without dictionary encoding."""
     return plain_type(array(values).type)
 
 
 def row_numbers(first: int, rows: int) -> np.ndarray:
-    """The numbers of `rows` rows, beginning with `first`, uint64."""
+    """Number `rows` rows, beginning with `first`, uint64."""
     return np.arange(first, first + rows, dtype=np.uint64)

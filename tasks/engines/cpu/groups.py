@@ -72,7 +72,7 @@ def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def _mostly_distinct(values: np.ndarray) -> bool:
-    """Whether there are many values and most of a sample are distinct: sorting them is then faster than hashing."""
+    """Say whether there are many values and most of a sample are distinct: sorting them is then faster than hashing."""
     sample = values[:: max(len(values) // SAMPLE, 1)]
     return len(values) >= SAMPLE and 2 * len(np.unique(sample)) > len(sample)
 
@@ -120,7 +120,7 @@ def _sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 
 
 def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, Column]) -> pa.Table:
-    """For each distinct key the number of non-null values, `<value>_count`, and their sum, `<value>_sum`.
+    """Compute for each distinct key the number of non-null values, `<value>_count`, and their sum, `<value>_sum`.
 
     The key columns get the names `names`. Integers and booleans are summed in int64; DataError for a sum beyond it.
     Sums of floats are exact: `<value>_sum` and its rounding error, `<value>_rest`.
@@ -170,7 +170,7 @@ def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
-    """(the table without the row whose keys are all null, the count of that row)."""
+    """Return (the table without the row whose keys are all null, the count of that row)."""
     null = null_rows([table.column(k) for k in keys]) if len(table) else None
     if null is None:
         return table, 0
@@ -178,5 +178,5 @@ def split_nulls(table: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, int]:
 
 
 def count_at_least(table: pa.Table, threshold: int) -> int:
-    """The number of rows whose count is at least `threshold`."""
+    """Count the rows whose count is at least `threshold`."""
     return int((raw(array(table.column("count"))) >= threshold).sum())

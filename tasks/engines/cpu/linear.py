@@ -16,19 +16,19 @@ CELLS = 1 << 23
 
 
 def _as_numbers(columns: Sequence[Column]) -> list[factors.Numbers]:
-    """The numbers of each column; zeros for a column of type null, which has no numbers."""
+    """Return the numbers of each column; zeros for a column of type null, which has no numbers."""
     nothing = np.zeros(len(columns[0]))
     return [(nothing, nothing > 0) if pa.types.is_null(dtype(c)) else numbers(c) for c in columns]
 
 
 def factorize_columns(columns: Sequence[Column]) -> factors.Factor:
-    """The Factor of the rows without a null, in chunks whose size depends only on the number of columns."""
+    """Compute the Factor of the rows without a null, in chunks whose size depends only on the number of columns."""
     chunk = max(8192, 8 * len(columns))
     return factors.factor(_as_numbers(columns), len(columns[0]), np, chunk)
 
 
 def project(columns: Sequence[Column], mean: np.ndarray, axes: np.ndarray) -> list[Column]:
-    """The coordinates of the centred rows along each of the axes (p, k), float64; null for a row with a null."""
+    """Project the centred rows on each of the axes (p, k): float64 coordinates; null for a row with a null."""
     tile = max(min(SCORES // axes.shape[1], CELLS // len(columns)), 256)
     scores, valid = factors.project(_as_numbers(columns), len(columns[0]), mean, axes, np, tile)
     return [from_numbers(score, valid) for score in scores]

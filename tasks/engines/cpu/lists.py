@@ -13,14 +13,14 @@ MOST = 2**31 - 1  # elements: offsets are int32
 
 
 def list_lengths(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
-    """(length of each list, int64, 0 for a null; which lists are not null, None without nulls)."""
+    """Return (length of each list, int64, 0 for a null; which lists are not null, None without nulls)."""
     lists = array(values)
     valid = None if lists.null_count == 0 else lists.is_valid().to_numpy(zero_copy_only=False)
     return np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64), valid
 
 
 def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Column) -> Column:
-    """The elements, one after another, as lists of these lengths; null (of length 0) where not valid.
+    """Make lists of these lengths of elements that come one after another; null (of length 0) where not valid.
 
     A DataError for more than 2^31 - 1 elements.
     """

@@ -18,17 +18,17 @@ PADDING = 256  # spare bytes per column that do not count as memory of other row
 
 
 def take(frame: dict[Name, Column], index: np.ndarray) -> dict[Name, Column]:
-    """Rows of a frame by number."""
+    """Take rows of a frame by number."""
     return {name: column(_take(array(values), index)) for name, values in frame.items()}
 
 
 def slice_rows(frame: dict[str, Column], start: int, stop: int) -> dict[str, Column]:
-    """Rows [start, stop) of a frame; a view."""
+    """Return rows [start, stop) of a frame, as a view."""
     return {name: column(array(values).slice(start, stop - start)) for name, values in frame.items()}
 
 
 def concat(frames: Sequence[dict[str, Column]]) -> dict[str, Column]:
-    """The rows of frames of the same columns, one frame after another."""
+    """Concatenate frames of the same columns."""
     if len(frames) == 1:
         return frames[0]
     return {name: column(_join([array(f[name]) for f in frames])) for name in frames[0]}
@@ -51,14 +51,14 @@ class Pieces:
         return int(self.table.nbytes + self.positions.nbytes)
 
     def ranges(self, first: int, last: int) -> Pieces:
-        """The rows of ranges [first, last); a view."""
+        """Return the rows of ranges [first, last), as a view."""
         low = int(self.offsets[first])
         high = int(self.offsets[last])
         table = self.table.slice(low, high - low)
         return Pieces(table, self.positions[low:high], self.offsets[first : last + 1] - low)
 
     def pack_rows(self) -> Pieces:
-        """The same rows in buffers of their own (copied if necessary), so that the partition can be freed."""
+        """Return the same rows in buffers of their own (copied if necessary), so that the partition can be freed."""
         if self._are_alone():
             return self
         columns = [
@@ -67,14 +67,14 @@ class Pieces:
         return Pieces(pa.table(columns, schema=self.table.schema), self.positions.copy(), self.offsets)
 
     def _are_alone(self) -> bool:
-        """Whether the buffers hold hardly more than these rows: bitmaps and buffer ends may have padding."""
+        """Say whether the buffers hold hardly more than these rows: bitmaps and buffer ends may have padding."""
         base = self.positions.base if isinstance(self.positions.base, np.ndarray) else self.positions
         buffer_bytes = self.table.get_total_buffer_size() + base.nbytes
         return buffer_bytes <= self.nbytes + PADDING * (1 + self.table.num_columns)
 
 
 def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> Pieces:
-    """The rows of the frame by range of position, in their own order inside a range.
+    """Group the rows of a frame by range of position; inside a range they keep their order.
 
     `edges` are the first positions of the ranges, then the number of positions.
     """
@@ -90,7 +90,7 @@ def cut(frame: dict[str, Column], positions: np.ndarray, edges: np.ndarray) -> P
 
 
 def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The range of each position: a division by the nearly equal width of ranges, corrected by at most one."""
+    """Find the range of each position by a division by the nearly equal width of ranges, corrected by at most one."""
     ranges = len(edges) - 1
     total = int(edges[-1])
     small = np.uint16 if ranges < 1 << 16 else np.uint32
@@ -102,7 +102,7 @@ def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
-    """Rows [skip, skip + rows) of all pieces, sorted by (position, order of the pieces)."""
+    """Assemble rows [skip, skip + rows) of all pieces, sorted by (position, order of the pieces)."""
     pieces = [p for p in pieces if len(p.positions)] or list(pieces[:1])
     positions = np.concatenate([p.positions for p in pieces])
     order = argsort_positions(positions)[skip : skip + rows]
@@ -116,12 +116,12 @@ def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:
 
 
 def table_rows(table: pa.Table, index: np.ndarray) -> pa.Table:
-    """Rows of a table by number."""
+    """Take rows of a table by number."""
     return pa.table([_take(array(c), index) for c in table.columns], table.column_names)
 
 
 def argsort_positions(positions: np.ndarray) -> np.ndarray:
-    """The stable order of positions; dense distinct positions (the usual case) are placed without a sort."""
+    """Return the stable order of positions; dense distinct positions (the usual case) are placed without a sort."""
     if not len(positions):
         return np.zeros(0, dtype=np.int64)
     low = int(positions.min())
@@ -162,7 +162,7 @@ def _take(values: pa.Array, index: np.ndarray) -> pa.Array:
 
 
 def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Table:
-    """All rows sorted by (hash of the keys, keys, sort columns, row number).
+    """Assemble all rows, sorted by (hash of the keys, keys, sort columns, row number).
 
     The result lacks the columns whose names begin with `hidden`.
     """
@@ -180,10 +180,10 @@ def assemble_sorted(pieces: Sequence[Pieces], order: Any, hidden: str) -> pa.Tab
 
 
 def pieces_to_host(pieces: Pieces) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """(table, positions, offsets) in host memory."""
+    """Return (table, positions, offsets) in host memory."""
     return pieces.table, pieces.positions, pieces.offsets
 
 
 def pieces_from_host(table: pa.Table, positions: np.ndarray, offsets: np.ndarray) -> Pieces:
-    """The pieces from the values of `pieces_to_host`."""
+    """Make pieces of the values that `pieces_to_host` returns."""
     return Pieces(table, positions, offsets)

@@ -28,7 +28,7 @@ FEW = 8  # bytes of all integers of a range in which each is counted by a compar
 def sketch_column(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:
-    """The sketch of a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
+    """Sketch a column without lists, whose rows [starts[i], starts[i + 1]) are those of the block blocks[i].
 
     `known`: the moments of each block, if an operator has computed them already.
     """
@@ -55,7 +55,7 @@ def sketch_column(
 def sketch_leaves(
     column: Column, starts: Sequence[int], blocks: Sequence[int], known: Sequence[Moments] | None = None
 ) -> Sketch:
-    """The sketch of a column, of lists that of their elements; a null list counts as a null element.
+    """Sketch a column, or the elements of its lists; a null list counts as a null element.
 
     The elements of all blocks count as those of the first one.
     """
@@ -70,7 +70,7 @@ def sketch_leaves(
 
 
 def sketch_counts(counts: pa.Table, whole: bool) -> Sketch:
-    """The sketch of a table of distinct values and their `count`, nulls among them.
+    """Sketch a table of distinct values and their `count`, nulls among them.
 
     `whole`: no other table has any of its values, so that their number is exact.
     """
@@ -184,7 +184,7 @@ def _split_chunks(values: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def _count_bytes(values: np.ndarray) -> np.ndarray:
-    """How often each byte is there: two at once are one uint16."""
+    """Count how often each byte occurs: two at once are one uint16."""
     even = len(values) & ~1
     pairs = np.zeros(1 << 16, dtype=np.int64)
     for part in _split_chunks(values[:even].view(np.uint16), LONG):
@@ -198,7 +198,7 @@ def _count_bytes(values: np.ndarray) -> np.ndarray:
 def _times(
     values: np.ndarray, nulls: int, valid: np.ndarray | None, starts: Sequence[int], blocks: Sequence[int]
 ) -> Sketch:
-    """The sketch of times, as integers without the null ones; `starts` counts those, too."""
+    """Sketch times, given as integers without the null ones; `starts` counts those, too."""
     if not len(values):
         return sketches.empty("time", nulls, nulls)
     out = Sketch("time", len(values) + nulls, nulls)
@@ -221,7 +221,7 @@ def _times(
 
 
 def _time_moments(part: np.ndarray, low: int, high: int, ahead: np.ndarray, numbers: np.ndarray) -> Moments:
-    """The moments of a chunk of times between `low` and `high`; `ahead` and `numbers` are room for as many numbers.
+    """Compute the moments of a chunk of times between `low` and `high`; `ahead` and `numbers` are buffers.
 
     Times are counted from the one in the first row, so that their sum is exact and the sum of their squares loses no
     more than the number of values times the precision of float64: the first row cannot be farther from the mean than

@@ -14,12 +14,12 @@ from tasks.engines.cpu.columns import Column, array
 
 
 def run_codes(keys: Sequence[Column]) -> np.ndarray:
-    """A code (0, 1, ..) for each row, equal for equal keys; a null is a key like any other."""
+    """Give each row a code (0, 1, ..), equal for equal keys; a null is a key like any other."""
     return group_rows([array(k) for k in keys])[0].astype(np.int64, copy=False)
 
 
 def sort_within(codes: np.ndarray, columns: Sequence[Column], ascending: bool = True) -> np.ndarray:
-    """The row numbers sorted by (code, columns), stable, nulls first; codes ascend also if `ascending` is False."""
+    """Sort row numbers by (code, columns), stable, nulls first; codes ascend also if `ascending` is False."""
     sort: dict[str, pa.Array] = {"code": pa.array(codes)}
     for i, values in enumerate(columns):
         arrow = plain(array(values))
@@ -30,5 +30,5 @@ def sort_within(codes: np.ndarray, columns: Sequence[Column], ascending: bool = 
 
 
 def run_sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The pairwise sum of each run of float64 values; no run is empty."""
+    """Compute the pairwise sum of each run of float64 values; no run is empty."""
     return np.add.reduceat(values, starts[:-1]) if len(values) else np.zeros(0)

@@ -28,7 +28,7 @@ def sum_by(codes: np.ndarray, groups: int, values: np.ndarray) -> np.ndarray:
 
 
 def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(sum, rest) by group of float64 values, as `tasks.engines.algorithms.exact_sums.sums` computes them.
+    """Return (sum, rest) by group of float64 values, as `tasks.engines.algorithms.exact_sums.sums` computes them.
 
     No group has more than `most_rows` rows.
     """
@@ -38,7 +38,7 @@ def exact_sums_by(codes: np.ndarray, groups: int, values: np.ndarray, most_rows:
 
 
 def extremes_by(codes: np.ndarray, groups: int, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(least, greatest) value by group, in the type of the values, 0.0 for -0.0; 0 for a group without rows."""
+    """Return (least, greatest) value by group, in the type of the values, 0.0 for -0.0; 0 for a group without rows."""
     values = values + values.dtype.type(0) if values.dtype.kind == "f" else values
     low = np.zeros(groups, dtype=values.dtype)
     high = np.zeros(groups, dtype=values.dtype)

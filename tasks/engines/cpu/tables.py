@@ -31,22 +31,22 @@ def split_table(table: pa.Table, keys: Sequence[str], parts: int) -> list[pa.Tab
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of tables of the same columns, one after another."""
+    """Concatenate tables of the same columns."""
     return pa.concat_tables(tables)
 
 
 def table_from_host(table: pa.Table) -> pa.Table:
-    """A table of keys and numbers in host memory as a table of the engine."""
+    """Make the engine's table of keys and numbers from one in host memory."""
     return table
 
 
 def slice_table(table: pa.Table, start: int, stop: int) -> pa.Table:
-    """Rows [start, stop)."""
+    """Return rows [start, stop)."""
     return table.slice(start, stop - start)
 
 
 def sort_counts(counts: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The rows by count descending, then by value ascending: strings by bytes, false before true, nulls first."""
+    """Sort rows by count descending, then by value ascending: strings by bytes, false before true, nulls first."""
     if len(counts) >= SMALL and len(names) == 1 and not counts.column(0).null_count:
         values = array(counts.column(0))
         if _has_fixed_width(values.type) or pa.types.is_string(values.type):
@@ -60,7 +60,7 @@ def _has_fixed_width(dtype: pa.DataType) -> bool:
 
 
 def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> pa.Table:
-    """The rows by count descending, then value: one stable sort by count, then a sort of the values of each count."""
+    """Sort rows by count descending, then value: one stable sort by count, then a sort of the values of each count."""
     names = table.column_names
     common = np.where(counts <= COMMON, COMMON - counts, 0).astype(np.uint8)
     frequent = np.flatnonzero(counts > COMMON)
@@ -86,7 +86,7 @@ def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> 
 
 
 def order_of_strings(values: pa.Array) -> np.ndarray:
-    """The places of non-null strings in the order of their bytes: sorted by their first 8 bytes, then the ties."""
+    """Sort the places of non-null strings by their bytes: by the first 8 bytes, then the ties by all bytes."""
     if len(values) < 1 << 10:
         return raw(pc.sort_indices(values)).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
@@ -106,7 +106,7 @@ def order_of_strings(values: pa.Array) -> np.ndarray:
 
 
 def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
-    """The first 8 bytes of each string as a number with the order of the bytes; shorter strings padded with zeros."""
+    """Return the first 8 bytes of each string as a number that sorts like them; shorter strings padded with zeros."""
     first = int(offsets[0])
     last = int(offsets[-1])
     data = np.zeros(last - first + 8, dtype=np.uint8)
@@ -120,6 +120,6 @@ def _prefixes(offsets: np.ndarray, buffer: pa.Buffer | None) -> np.ndarray:
 
 
 def host_columns(table: pa.Table | dict[str, Any], schema: Schema) -> pa.Table:
-    """The named columns of a table or frame in host memory, in the types of the schema."""
+    """Copy the columns of the schema to host memory, in its types."""
     columns = {name: array(table[name]) if isinstance(table, dict) else table.column(name) for name in schema}
     return host_files.conform(pa.table(columns), schema)
