@@ -1,4 +1,4 @@
-"""Numbers: scaling, filling, limiting."""
+"""Scales, fills, clips and log-transforms columns; checks that a parameter fits its column's type."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tasks.errors import DataError
 from tasks.ops.base import Columns, Context, Learned, Operator, Series, Unit, refuse_infinite
 from tasks.ops.fitted_values import FittedValues
 
-HUGE = 2.0**1000
+HUGE = 2.0**1000  # beyond it the difference of two values may overflow
 INFINITE = "mean and standard deviation of infinite values do not exist"
-FINER = re.compile(r"[.,]\d{6}\d*[1-9]")  # fractions of a second that Python's times cut
+BEYOND_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")  # digits of a second that Python's times drop
 DURATION = TypeAdapter(datetime.timedelta)  # reads ISO texts, PT1.5S, as a saved workflow has them
 FLOATS = {"float32": pa.float32(), "float64": pa.float64()}
 
@@ -44,7 +44,7 @@ class Normalize(Learned):
     is constant if its smallest value equals its largest. A refit merges the moments: mean and standard deviation are
     those of a fit of all rows within 1e-12.
 
-    An infinity cannot be learned from: an error that names column and row; a transform leaves infinite values infinite.
+    Fitting raises an error that names the column and row of an infinity; transform leaves infinities infinite.
 
     Errors: a DataError in a fit for infinities, and for values whose standard deviation is beyond float64.
 
@@ -75,12 +75,12 @@ class Normalize(Learned):
         if context.engine.is_list(column):
             return super().observe_blocks(columns, unit, context, starts)
         moments = context.engine.moments(column, starts)
-        if not all(math.isfinite(block[3]) and math.isfinite(block[4]) for block in moments if block[0]):
+        if not all(math.isfinite(low) and math.isfinite(high) for n, _, _, low, high in moments if n):
             refuse_infinite("Normalize", unit, columns, context, INFINITE)
         return moments
 
     def observe(self, column: Series) -> Moments:
-        return _finite(engines.engine_of(column).moments(column, [0, len(column)])[0])
+        return _refuse_infinite_moments(engines.engine_of(column).moments(column, [0, len(column)])[0])
 
     def merge(self, a: Moments, b: Moments) -> Moments:
         return merge_moments(a, b)
@@ -102,11 +102,13 @@ class Normalize(Learned):
         engine = engines.engine_of(column)
         mean = fitted["mean"]
         std = fitted["std"] or 1.0
-        if HUGE < max(abs(mean), std) < math.inf:  # value - mean may be beyond float64, a quarter of it is not
+        # value - mean may be beyond float64, a quarter of it is not. affine is (x - shift) / scale: it divides by 4.
+        if HUGE < max(abs(mean), std) < math.inf:
             column = engine.affine(column, 0.0, 4.0, pa.float64())
             mean = mean / 4
             std = std / 4
         scaled = engine.affine(column, mean, std, FLOATS[self.dtype])
+        # An infinite mean or std turns values into NaN, which is null.
         return scaled if math.isfinite(mean) and math.isfinite(std) else engine.finite(scaled)
 
     def dtype_out(self, column: Column) -> pa.DataType:
@@ -120,9 +122,9 @@ class Normalize(Learned):
         return n, mean, squares, low, high
 
 
-def _finite(moments: Moments) -> Moments:
-    """The moments, or a DataError where values are infinite."""
-    low, high = moments[3:]
+def _refuse_infinite_moments(moments: Moments) -> Moments:
+    """Return the moments, or raise a DataError if values are infinite."""
+    _, _, _, low, high = moments
     if math.isinf(low) or math.isinf(high):
         raise DataError(
             f"Normalize cannot learn from {low if math.isinf(low) else high}",
@@ -176,7 +178,7 @@ class FillMissing(Operator):
         return columns + make_flag_columns(columns) if self.add_binary_cols else columns
 
     @model_validator(mode="after")
-    def _some_value(self) -> FillMissing:
+    def _refuse_null(self) -> FillMissing:
         if self.fill_value is None or self.fill_value != self.fill_value:
             raise ValueError(f"fill_value {self.fill_value} is itself a null")
         return self
@@ -191,14 +193,14 @@ class FillMissing(Operator):
 
 
 def make_flag_columns(columns: Sequence[Column]) -> list[Column]:
-    """The columns that say where columns were filled: of bools, of lists of them for lists."""
+    """Make the columns that say where columns were filled: bools, or lists of bools for list columns."""
     tags = frozenset({Tags.CATEGORICAL.value})
     types = [pa.list_(pa.bool_()) if is_list(column.dtype) else pa.bool_() for column in columns]
     return [Column(f"{column.name}_filled", dtype, tags) for column, dtype in zip(columns, types, strict=True)]
 
 
 def flag_nulls(columns: Columns, unit: Unit, context: Context) -> Columns:
-    """Where columns, or the elements of their lists, are null."""
+    """Flag the rows of columns, or the elements of their lists, that are null."""
     engine = context.engine
     flags = {}
     for name in unit:
@@ -245,7 +247,7 @@ class Clip(Operator):
     leaves = True
 
     @model_validator(mode="after")
-    def _bounds(self) -> Clip:
+    def _check_bounds(self) -> Clip:
         if self.min_value is None and self.max_value is None:
             raise ValueError("at least one of min_value and max_value is needed")
         for bound in (self.min_value, self.max_value):
@@ -267,7 +269,7 @@ class Clip(Operator):
 
 
 class LogOp(Operator):
-    """Compute ln(1 + x) in float64, given as float32; -1 gives -inf, values below -1 and null give null.
+    """Compute ln(1 + x) in float64, returned as float32; -1 gives -inf, values below -1 and null give null.
 
     Notes
     -----
@@ -299,13 +301,15 @@ class LogOp(Operator):
 
 
 def as_stored(value: object, dtype: pa.DataType) -> Any:
-    """A parameter as a column of the type holds it: a text names a time or a decimal, for which jobs have no other
-    way, and a float the decimal that it is written as."""
+    """Convert a parameter to the Python value that a column of the type holds.
+
+    Times and decimals may be given as text, since JSON has neither; a float becomes the decimal that it is written as.
+    """
     if pa.types.is_decimal(dtype):
         return decimal.Decimal(str(value)) if isinstance(value, (str, float)) else value
     if not isinstance(value, str) or not pa.types.is_temporal(dtype):
         return value
-    if FINER.search(value):
+    if BEYOND_MICROSECONDS.search(value):
         raise ValueError(f"{value} has more than six digits behind the second")
     if pa.types.is_duration(dtype):
         return DURATION.validate_python(value)
@@ -319,28 +323,34 @@ def as_stored(value: object, dtype: pa.DataType) -> Any:
     return time.date()
 
 
-def _instant(value: object, dtype: pa.DataType) -> object:
-    """The value that Arrow stores for a date or a time in a column of timestamps: UTC if it names no zone."""
+def _convert_zone(value: object, dtype: pa.DataType) -> object:
+    """Convert a date or time to what Arrow stores in a column of timestamps: a time without a zone is UTC."""
     if not isinstance(value, datetime.datetime) and isinstance(value, datetime.date):
         value = datetime.datetime.combine(value, datetime.time())
-    zoned = isinstance(value, datetime.datetime) and value.tzinfo is not None
-    if not isinstance(value, datetime.datetime) or zoned == (dtype.tz is not None):
+    if not isinstance(value, datetime.datetime):
         return value
-    return value.astimezone(datetime.UTC).replace(tzinfo=None) if zoned else value.replace(tzinfo=datetime.UTC)
+    has_zone = value.tzinfo is not None
+    if has_zone == (dtype.tz is not None):
+        return value
+    return value.astimezone(datetime.UTC).replace(tzinfo=None) if has_zone else value.replace(tzinfo=datetime.UTC)
 
 
 def check_fits(value: object, dtype: pa.DataType, name: str, op: str, parameter: str) -> None:
-    """Refuse a parameter that the column's type cannot hold exactly."""
+    """Refuse a parameter that the column's type cannot hold exactly; floats may be rounded, but not to infinity."""
     if value is None or pa.types.is_null(dtype):
         return
     try:
         stored = as_stored(value, dtype)
         as_column = pa.scalar(stored, dtype).as_py()
-        near = pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored)
-        exact = near or as_column == (_instant(stored, dtype) if pa.types.is_timestamp(dtype) else stored)
+        if pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored):
+            fits = True
+        elif pa.types.is_timestamp(dtype):
+            fits = as_column == _convert_zone(stored, dtype)
+        else:
+            fits = as_column == stored
     except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.InvalidOperation):
-        exact = False
-    if not exact or (isinstance(value, bool) and not pa.types.is_boolean(dtype)):
+        fits = False
+    if not fits or (isinstance(value, bool) and not pa.types.is_boolean(dtype)):
         raise DataError(
             f"{op}: {parameter} {value!r} does not fit column {name!r} of type {dtype_name(dtype)}",
             do="choose a value of that type, or cast the column first with Lambda(expression='cast(..)')",

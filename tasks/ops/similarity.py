@@ -1,4 +1,4 @@
-"""How much two things that a row names have in common."""
+"""Compares the two things that a row names by their lists of features."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tasks.ops.base import Array, Columns, Context, Learned, Unit
 from tasks.ops.fitted_values import FittedValues
 from tasks.ops.side_tables import AS_SAVED, SideFrame, frames_in, read_side_table, side_table
 
-WEIGHTED = ["features", "weights"]  # the lists of a feature table with weights
+WEIGHTED_COLUMNS = ["features", "weights"]  # of a feature table with weights
 
 
-def _feature_table(value: object, checked: Callable[[Any], Any]) -> str | SideFrame:
-    """A parameter that is a feature table in any of its forms."""
+def _validate_feature_table(value: object, handler: Callable[[Any], Any]) -> str | SideFrame:
+    """Accept a feature table in any of its forms; `handler` is Pydantic's own validation."""
     if library(value) in ("scipy", "cupyx") and hasattr(value, "tocsr"):
-        return SideFrame.of(_of_sparse(value))
-    return side_table(value, checked)
+        return SideFrame.of(_convert_sparse_matrix(value))
+    return side_table(value, handler)
 
 
-FEATURES = WrapValidator(_feature_table)
+FEATURES_VALIDATOR = WrapValidator(_validate_feature_table)
 
 
 class ColumnSimilarity(Learned):
@@ -76,8 +76,8 @@ class ColumnSimilarity(Learned):
     {'seen_shown_sim': [None, None]}
     """
 
-    left: Annotated[str | list[list[int]] | SideFrame, FEATURES, AS_SAVED]
-    right: Annotated[str | list[list[int]] | SideFrame | None, FEATURES, AS_SAVED] = None
+    left: Annotated[str | list[list[int]] | SideFrame, FEATURES_VALIDATOR, AS_SAVED]
+    right: Annotated[str | list[list[int]] | SideFrame | None, FEATURES_VALIDATOR, AS_SAVED] = None
     metric: Literal["tfidf", "cosine", "inner"] = "tfidf"
     grouped = True
     passes: ClassVar[int] = 0
@@ -87,34 +87,42 @@ class ColumnSimilarity(Learned):
         return {"left": left, "right": left if self.right is None else _read_features(self.right)}
 
     def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[list[Array], int]:
-        """Per side (first entry of each row, features, weights), rows' features ascending, in arrays of the engine."""
-        rows = [_weigh_features(fitted[side].combine_chunks(), self.metric) for side in ("left", "right")]
-        width = max([int(features.max()) + 1 for _, features, _ in rows if len(features)], default=1)
-        (starts, features, weights), (begins, others, theirs) = rows
-        keys = np.repeat(np.arange(len(begins) - 1), np.diff(begins)) * width + others
-        arrays = [starts, features, weights, begins, keys, theirs]
+        """Return ([starts, features, weights of the left; starts, keys, weights of the right], width) for `apply`.
+
+        `starts` are the first entry of each row, and the end. A key is row * width + feature, ascending: so `apply`
+        finds a feature of a row by binary search.
+        """
+        left_starts, left_features, left_weights = _weigh_features(fitted["left"].combine_chunks(), self.metric)
+        right_starts, right_features, right_weights = _weigh_features(fitted["right"].combine_chunks(), self.metric)
+        width = max([int(f.max()) + 1 for f in (left_features, right_features) if len(f)], default=1)
+        right_rows = np.repeat(np.arange(len(right_starts) - 1), np.diff(right_starts))
+        right_keys = right_rows * width + right_features
+        arrays = [left_starts, left_features, left_weights, right_starts, right_keys, right_weights]
         return [engine.xp.asarray(a) for a in arrays], width
 
     def apply(self, columns: Columns, unit: Unit, fitted: tuple[list[Array], int], context: Context) -> Columns:
-        xp, (arrays, width) = context.engine.xp, fitted
-        starts, features, weights, begins, keys, theirs = arrays
-        a, known_a = _to_row_numbers(context.engine.numbers(columns[unit[0]]), len(starts) - 1, xp)
-        b, known_b = _to_row_numbers(context.engine.numbers(columns[unit[1]]), len(begins) - 1, xp)
+        xp = context.engine.xp
+        arrays, width = fitted
+        left_starts, left_features, left_weights, right_starts, right_keys, right_weights = arrays
+        a, known_a = _to_row_numbers(context.engine.numbers(columns[unit[0]]), len(left_starts) - 1, xp)
+        b, known_b = _to_row_numbers(context.engine.numbers(columns[unit[1]]), len(right_starts) - 1, xp)
         total = xp.zeros(len(a))
         valid = known_a & known_b
-        first = starts[a]
-        left = xp.where(valid, starts[a + 1] - first, 0) if len(a) else first
-        rows = xp.flatnonzero(left > 0) if len(keys) else xp.zeros(0, dtype=xp.int64)
+        first = left_starts[a]
+        feature_counts = xp.where(valid, left_starts[a + 1] - first, 0) if len(a) else first
+        # Without keys all sums are 0, and the last key, below, would not exist.
+        rows = xp.flatnonzero(feature_counts > 0) if len(right_keys) else xp.zeros(0, dtype=xp.int64)
+        # Step k adds the k-th feature of each left row, if the right row has it. One feature of every row at a time, so
+        # that a sum has the same order on both engines.
         step = 0
-        while len(rows):  # one feature of every row at a time, so that a sum has one order on both engines
+        while len(rows):
             entry = first[rows] + step
-            wanted = b[rows] * width + features[entry]
-            place = xp.minimum(xp.searchsorted(keys, wanted), len(keys) - 1)
-            total[rows] += xp.where(keys[place] == wanted, weights[entry] * theirs[place], 0.0)
+            wanted = b[rows] * width + left_features[entry]
+            place = xp.minimum(xp.searchsorted(right_keys, wanted), len(right_keys) - 1)
+            total[rows] += xp.where(right_keys[place] == wanted, left_weights[entry] * right_weights[place], 0.0)
             step += 1
-            rows = rows[left[rows] > step]
-        name = f"{unit[0]}_{unit[1]}_sim"
-        return {name: context.engine.from_numbers(total.astype(xp.float32), valid)}
+            rows = rows[feature_counts[rows] > step]
+        return {_output_name(unit): context.engine.from_numbers(total.astype(xp.float32), valid)}
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -141,35 +149,39 @@ class ColumnSimilarity(Learned):
                 )
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        return [Column(f"{unit[0]}_{unit[1]}_sim", pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
+        return [Column(_output_name(unit), pa.float32(), frozenset({Tags.CONTINUOUS.value}))]
+
+
+def _output_name(unit: Unit) -> str:
+    return f"{unit[0]}_{unit[1]}_sim"
 
 
 def _to_row_numbers(numbers: tuple[Any, Any], count: int, xp: ModuleType) -> tuple[Any, Any]:
-    """(row numbers, 0 where there is none; which are known)."""
+    """Return (rows of a feature table of `count` rows, 0 if unknown; which of them are known)."""
     values, valid = numbers
     known = (values >= 0) & (values < count)
     known = known if valid is None else known & valid
     return xp.where(known, values, 0).astype(xp.int64), known
 
 
-def _of_sparse(matrix: Any) -> pa.Table:
-    """The rows of a sparse matrix as lists of features and weights, both of them without zeros."""
+def _convert_sparse_matrix(matrix: Any) -> pa.Table:
+    """Convert the rows of a sparse matrix to lists of features and weights, without features of weight 0."""
     rows = matrix.tocsr(copy=True)
     rows = rows.get() if library(rows) == "cupyx" else rows
     rows.sum_duplicates()
     rows.eliminate_zeros()
     ends = rows.indptr.astype(np.int64)
     values = (rows.indices.astype(np.int64), rows.data.astype(np.float64))
-    return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED)
+    return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED_COLUMNS)
 
 
 def _read_features(source: str | list[list[int]] | SideFrame) -> pa.Table:
-    """The table of a side: the list column `features`, and `weights` where there are any."""
+    """Read the table of a side: the list column `features`, and `weights` if the source has them."""
     if isinstance(source, list):
         return _check_features(pa.table({"features": pa.array(source, pa.list_(pa.int64()))}), "")
     table = read_side_table(source)
     names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
-    if sorted(names) != WEIGHTED and len(names) != 1:
+    if sorted(names) != WEIGHTED_COLUMNS and len(names) != 1:
         raise JobError(
             f"the feature table has {len(names)} list columns",
             where=str(source),
@@ -194,10 +206,10 @@ def _check_features(table: pa.Table, where: str) -> pa.Table:
         )
     if not weights:
         return table
-    counts, others = (np.asarray(lists.value_lengths().fill_null(0)) for lists in (features, *weights))
-    if (counts != others).any():
-        row = int(np.flatnonzero(counts != others)[0])
-        what = f"row {row:,} of the feature table has {counts[row]} features and {others[row]} weights"
+    feature_counts, weight_counts = (np.asarray(c.value_lengths().fill_null(0)) for c in (features, *weights))
+    if (feature_counts != weight_counts).any():
+        row = int(np.flatnonzero(feature_counts != weight_counts)[0])
+        what = f"row {row:,} of the feature table has {feature_counts[row]} features and {weight_counts[row]} weights"
         raise DataError(what, where=where, do="give one weight for each feature")
     values = weights[0].flatten()
     if values.null_count or not np.isfinite(np.asarray(values)).all():
@@ -206,24 +218,24 @@ def _check_features(table: pa.Table, where: str) -> pa.Table:
 
 
 def _weigh_features(table: pa.Table, metric: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(first entry of each row and the end, features ascending in each row, weights) of lists of ids.
+    """Return (first entry of each row and the end, features ascending in each row, weights) of lists of ids.
 
     The weights of an id that occurs several times in a list are added up: without weights they are counts.
     """
-    features, *weighting = (one_array(column) for column in table.columns)
+    features, *weight_lists = (one_array(column) for column in table.columns)
     lengths = np.asarray(features.value_lengths().fill_null(0), dtype=np.int64)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     ids = np.asarray(features.flatten(), dtype=np.int64)
     width = int(ids.max()) + 1 if len(ids) else 1
     keys, places = np.unique(rows * width + ids, return_inverse=True)
-    each = np.asarray(weighting[0].flatten()) if weighting else None
+    entry_weights = np.asarray(weight_lists[0].flatten()) if weight_lists else None
     rows = keys // width
     ids = keys % width
-    weights = np.bincount(places, each, len(keys)).astype(np.float64)
+    weights = np.bincount(places, entry_weights, len(keys)).astype(np.float64)
     if metric == "tfidf":
-        having = np.bincount(ids, minlength=width)
-        weights *= (np.log((1 + len(lengths)) / (1 + having)) + 1)[ids]
+        document_frequency = np.bincount(ids, minlength=width)
+        weights *= (np.log((1 + len(lengths)) / (1 + document_frequency)) + 1)[ids]
     if metric != "inner":
-        size = np.sqrt(np.bincount(rows, weights=weights * weights, minlength=len(lengths)))
-        weights /= np.where(size > 0, size, 1.0)[rows]
+        norms = np.sqrt(np.bincount(rows, weights=weights * weights, minlength=len(lengths)))
+        weights /= np.where(norms > 0, norms, 1.0)[rows]
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(lengths)))]), ids, weights

@@ -1,4 +1,4 @@
-"""From what passes have seen of the rows to their profile."""
+"""Makes the profile of each column of the source from its sketch, and from a sample of the rows."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from tasks.profile.output_profile import BUCKETS, ColumnProfile
 
 
 def column_profile(
-    name: str, dtype: pa.DataType, sketch: Sketch, sample: pa.ChunkedArray | None = None, step: int = 1
+    name: str, dtype: pa.DataType, sketch: Sketch, sample: pa.ChunkedArray | None = None, sample_every: int = 1
 ) -> ColumnProfile:
-    """The profile of a column of the source of this type, from the sketch of all its rows, and from a sample of one of
-    `step` rows what they do not count each."""
+    """Make the profile of a column of the source from the sketch of all its rows.
+
+    `sample` has one row in `sample_every`: it gives the figures that need each value, where the sketch has not counted
+    the values one by one.
+    """
     leaf = leaf_type(dtype)
     numbers = _extract_numbers(sample) if sample is not None and sketch.kind in ("integer", "float", "time") else None
-    distinct, error, top, top_exact = _distinct(sketch, numbers, step)
+    distinct, error, top, top_exact = _count_distinct(sketch, numbers, sample_every)
     mean, std = _compute_mean_and_deviation(sketch)
-    counted, sampled = _bins(sketch, numbers, step)
-    bins = None if counted is None else dict(zip(counted[0].tolist(), counted[1].tolist(), strict=True))
+    histogram, rows_per_count = _make_histogram(sketch, numbers, sample_every)
+    bins = None if histogram is None else dict(zip(histogram[0].tolist(), histogram[1].tolist(), strict=True))
     low = sketch.low
     high = sketch.high
     if sketch.kind == "time" and low is not None:
-        low = _iso(low, leaf)
-        high = _iso(high, leaf)
+        low = _format_time(low, leaf)
+        high = _format_time(high, leaf)
     elif isinstance(low, float):
-        # 0.0 for -0.0
+        # 0.0 for -0.0: which of these equal numbers is the least depends on the order of rows
         low = low + 0.0
         high = high + 0.0
-    buckets = _buckets(sketch)
+    buckets = _count_buckets(sketch)
     hours = None
     if numbers is not None and pa.types.is_timestamp(leaf):
         hours = np.bincount(numbers // HOUR % 24, minlength=24).tolist()
@@ -57,7 +60,7 @@ def column_profile(
         std=std,
         infinite=sketch.infinite,
         bins=bins,
-        sampled=sampled,
+        sampled=rows_per_count,
         hours=hours,
         buckets=buckets,
         top=top,
@@ -66,7 +69,7 @@ def column_profile(
 
 
 def _extract_numbers(sample: pa.ChunkedArray) -> np.ndarray:
-    """The values of a sample without null and NaN: integers, float64, times as integers in the unit of the sketches."""
+    """Extract a sample's values without null and NaN; times are integers in the unit of the sketches."""
     array = one_array(sample)
     while is_list(array.type):
         array = array.flatten()
@@ -80,19 +83,25 @@ def _extract_numbers(sample: pa.ChunkedArray) -> np.ndarray:
     return stored[~np.isnan(stored)]
 
 
-def _bins(sketch: Sketch, numbers: np.ndarray | None, step: int) -> tuple[column_sketch.Bins | None, int]:
-    """(the histogram of numbers, how many rows stand behind each of it); of all values where each was counted."""
+def _make_histogram(
+    sketch: Sketch, numbers: np.ndarray | None, sample_every: int
+) -> tuple[column_sketch.Bins | None, int]:
+    """Return (the histogram of numbers, how many rows each counted value stands for: 1 if all values were counted)."""
     if sketch.bins is not None:
         return sketch.bins, 1
     if sketch.table is not None and sketch.kind == "integer":
         values, counts = column_sketch.table_of(sketch.kind, sketch.table)
         return column_sketch.number_bins(np.asarray(values), counts), 1
-    return (None, 1) if numbers is None else (column_sketch.number_bins(numbers), step)
+    if numbers is None:
+        return None, 1
+    return column_sketch.number_bins(numbers), sample_every
 
 
 class Distinct(NamedTuple):
-    """The number of distinct values and its relative error; the most frequent ones, and whether their counts are
-    exact."""
+    """The number of distinct values, its relative error, the most frequent values, and whether their counts are exact.
+
+    The number is NaN if it is unknown; the error is infinite if the number is that of a sample.
+    """
 
     number: float
     error: float
@@ -100,31 +109,36 @@ class Distinct(NamedTuple):
     top_exact: bool
 
 
-def _distinct(sketch: Sketch, numbers: np.ndarray | None, step: int) -> Distinct:
-    values = sketch.rows - sketch.nulls
+def _count_distinct(sketch: Sketch, numbers: np.ndarray | None, sample_every: int) -> Distinct:
+    # From the most to the least exact. First: tables of counts gave the number; `top` is of texts and integers.
     if sketch.distinct is not None:
         return Distinct(float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer"))
+    # Few distinct values: the sketch has a count for each.
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return Distinct(float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True)
+    # Many distinct texts or integers: their least hashes give an estimate.
+    value_count = sketch.rows - sketch.nulls
     if sketch.least is not None:
         estimate, error = column_sketch.estimate(sketch.least)
-        return Distinct(min(estimate, float(values)), error, [], False)
+        return Distinct(min(estimate, float(value_count)), error, [], False)
+    # Floats and times: the sample has at most as many distinct values as all rows.
     if numbers is None:
-        return Distinct(0.0 if sketch.rows == sketch.nulls else math.nan, 0.0, [], False)
-    return Distinct(float(len(column_sketch.unique(numbers))), 0.0 if step == 1 else math.inf, [], False)
+        return Distinct(math.nan if value_count else 0.0, 0.0, [], False)
+    return Distinct(float(len(column_sketch.unique(numbers))), 0.0 if sample_every == 1 else math.inf, [], False)
 
 
 def _compute_mean_and_deviation(sketch: Sketch) -> tuple[float | None, float | None]:
-    """(mean, standard deviation) of the finite values."""
+    """Return (mean, standard deviation) of the finite values; (None, None) if unknown."""
     if sketch.sums is not None:
-        n, (total, squares) = sketch.rows - sketch.nulls, sketch.sums
+        n = sketch.rows - sketch.nulls
+        total, squares = sketch.sums
         if not n:
             return None, None
         try:
             std = math.sqrt((n * squares - total * total) / (n * (n - 1))) if n > 1 else 0.0
             return total / n, std
-        except OverflowError:
+        except OverflowError:  # these sums are integers of any size, and may be beyond float64
             return None, None
     moments = column_sketch.moments_of(sketch)
     if moments is None or not math.isfinite(moments[1]):
@@ -132,9 +146,11 @@ def _compute_mean_and_deviation(sketch: Sketch) -> tuple[float | None, float | N
     return moments[1], deviation(moments) if moments[0] > 1 else 0.0
 
 
-def _buckets(sketch: Sketch) -> list[int] | None:
-    """The number of texts, bytes or integers in each bucket of their hash; None for other values, and for integers that
-    were not counted one by one."""
+def _count_buckets(sketch: Sketch) -> list[int] | None:
+    """Count the texts, bytes or integers in each bucket of their hash.
+
+    None for other values, and for integers that were not counted one by one.
+    """
     if sketch.table is None:
         return None if sketch.buckets is None else [int(count) for count in sketch.buckets]
     values, counts = column_sketch.table_of(sketch.kind, sketch.table)
@@ -142,8 +158,11 @@ def _buckets(sketch: Sketch) -> list[int] | None:
     return [int(count) for count in np.bincount(hashes, weights=counts, minlength=BUCKETS)]
 
 
-def _iso(count: int, dtype: pa.DataType) -> str | int:
-    """A time as ISO text, from microseconds since 1970 (dates: days); durations, and times beyond it, as the number."""
+def _format_time(count: int, dtype: pa.DataType) -> str | int:
+    """Write a time as ISO text, from microseconds since 1970 (dates: days).
+
+    Durations, and times that ISO texts cannot express, stay numbers.
+    """
     try:
         if pa.types.is_date(dtype):
             return str(np.datetime64(count, "D"))
@@ -155,11 +174,11 @@ def _iso(count: int, dtype: pa.DataType) -> str | int:
 
 
 def column_profiles(
-    types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch], sample: pa.Table | None, step: int
+    types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch], sample: pa.Table | None, sample_every: int
 ) -> dict[str, ColumnProfile]:
-    """The profiles of the columns of the source that were sketched."""
-    drawn = sample.column_names if sample is not None else ()
+    """Make the profiles of the columns of the source that were sketched."""
+    columns = {} if sample is None else dict(zip(sample.column_names, sample.columns, strict=True))
     return {
-        name: column_profile(name, types[name], sketch, sample[name] if name in drawn else None, step)  # type: ignore[index]
+        name: column_profile(name, types[name], sketch, columns.get(name), sample_every)
         for name, sketch in sketches.items()
     }

@@ -20,37 +20,41 @@ from tasks.storage.own_files import PROFILE
 FORMAT = 1
 BUCKETS = 1024  # of categories, by the lowest ten bits of MurmurHash3
 TOP = 100  # most frequent categories that a profile names
-# the bins of the infinities
+# The bins of the infinities.
 MINUS_INFINITY = 0x000F
 PLUS_INFINITY = 0xFFF0
 SIGN = 1 << 63
 
 
-def _by_bin(pairs: object) -> object:
-    """The counts by bin of the pairs in a file."""
+def _index_by_bin(pairs: object) -> object:
+    """Make a dict of counts by bin from the [bin, count] pairs of a file; other values are left to the validation."""
     if not isinstance(pairs, list):
         return pairs
-    is_pairs = all(isinstance(pair, list) and [type(one) for one in pair] == [int, int] for pair in pairs)
+    is_pairs = all(isinstance(pair, list) and [type(number) for number in pair] == [int, int] for pair in pairs)
     return dict(pairs) if is_pairs else pairs
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """The figures of one column of the source, over all rows that were read (after `source.filter`, before filters of
-    the graph). Of a list column the elements are the rows; null lists are counted as null elements. NaN is null.
+    """The figures of one column of the source, over all rows that were read.
 
-    `distinct` values without null; their number is within `distinct_error` (relative, two standard errors; 0: exact;
-    infinite: those among one of `sampled` rows, so that there are at least about as many).
-    `minimum`, `maximum`, `mean` and `std` (ddof 1) are those of finite values; `infinite` values are counted apart.
-    Numbers are numbers (bools 0 and 1, decimals the nearest float64); times count in microseconds since 1970, dates in
-    days, durations and times of the day in microseconds, and their extremes are ISO texts (of durations numbers).
-    `bins` has the number of values by the upper 16 bits of the order-preserving uint64 of their float64; None for
-    texts. They are of one of `sampled` rows: of 1 all; of more, a share of them is within sqrt(p (1 - p) / n) (one
-    standard error, n = `in_bins`) of that of all rows. `hours` has the number of values of timestamps by hour of the
-    day in UTC, of the same rows. `buckets` has the number of values by the lower ten bits of
-    their MurmurHash3 (texts, integers, bools), else None. `top` are the most frequent of these values with their
-    counts, largest count first, equal counts by value; empty unless `top_exact`: with too many distinct values nobody
-    has counted each.
+    These are the rows after `source.filter` and before filters of the graph. For a list column the elements count
+    instead of the rows, and a null list counts as a null element. NaN is null.
+
+    distinct : number of distinct values without null, exact within `distinct_error`
+    distinct_error : relative, two standard errors. 0 is exact; infinite means that `distinct` was counted in one of
+        `sampled` rows, so that all rows have at least about as many.
+    minimum, maximum, mean, std (ddof 1) : of finite values. Bools are 0 and 1, decimals the nearest float64. Times are
+        microseconds since 1970, dates days, durations and times of the day microseconds; the extremes of all but
+        durations are ISO texts.
+    infinite : number of infinite values
+    bins : number of values by the upper 16 bits of the order-preserving uint64 of their float64; None for texts.
+        Counted in one of `sampled` rows: if that is more than 1, a share p of the values is within
+        sqrt(p (1 - p) / n) of that of all rows (one standard error, n = `in_bins`).
+    hours : number of timestamps by hour of the day in UTC, in the same rows as `bins`
+    buckets : number of texts, bytes or integers by the lower ten bits of their MurmurHash3; None for other values
+    top : the most frequent of these values with their counts, largest count first, equal counts by value; empty unless
+        `top_exact`, since with too many distinct values their counts are unknown
     """
 
     name: str
@@ -64,7 +68,7 @@ class ColumnProfile:
     mean: Figure | None = None
     std: Figure | None = None
     infinite: Count = 0
-    bins: Annotated[Mapping[Count, Count] | None, BeforeValidator(_by_bin)] = None
+    bins: Annotated[Mapping[Count, Count] | None, BeforeValidator(_index_by_bin)] = None
     sampled: Number = 1
     hours: list[Count] | None = None
     buckets: list[Count] | None = None
@@ -78,7 +82,7 @@ class ColumnProfile:
 
     @property
     def in_bins(self) -> int:
-        """The number of values in `bins`; that of all values if they have none."""
+        """The number of values in `bins`, or of all values if these are not in bins."""
         return sum(self.bins.values()) if self.bins else self.values
 
     @property
@@ -88,14 +92,16 @@ class ColumnProfile:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all values are one."""
+        """Whether all values are equal."""
         return (
             self.values > 0 and round(self.distinct) == 1 and (self.is_distinct_known or self.minimum == self.maximum)
         )
 
     def quantile(self, q: float) -> float:
-        """The value at the fraction `q` of the finite values: the middle of its bin, within 1/16 of the exact value,
-        never outside of the column's extremes where they are numbers. NaN without bins or values.
+        """Estimate the value at the fraction `q` of the finite values; NaN without bins or values.
+
+        The result is the middle of the value's bin, within 1/16 of the exact value, and never outside the column's
+        extremes if these are numbers.
 
         >>> column = ColumnProfile("x", "int8", rows=4, nulls=0, bins={bin_of(1.0): 3, bin_of(100.0): 1})
         >>> column.quantile(0.5), column.quantile(1.0)
@@ -105,15 +111,15 @@ class ColumnProfile:
         if not finite:
             return math.nan
         rank = q * (sum(n for _, n in finite) - 1)
-        passed = 0
-        place = finite[-1][0]
+        values_up_to_bin = 0
+        bin_of_rank = finite[-1][0]
         for number, count in finite:
-            passed += count
-            if passed > rank:
-                place = number
+            values_up_to_bin += count
+            if values_up_to_bin > rank:
+                bin_of_rank = number
                 break
-        low, high = bin_edges(place)
-        value = 0.0 if place == bin_of(0.0) else low / 2 + high / 2
+        low, high = bin_edges(bin_of_rank)
+        value = 0.0 if bin_of_rank == bin_of(0.0) else low / 2 + high / 2
         if isinstance(self.minimum, (int, float)) and isinstance(self.maximum, (int, float)):
             value = float(min(max(value, self.minimum), self.maximum))
         return value
@@ -128,8 +134,11 @@ class ColumnProfile:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """What a step of the graph met: `rows` (or elements) that it looked at, how many of them are out of its vocabulary
-    (Categorify) or without a match (JoinExternal), None for other operators, and casts that failed in it."""
+    """Counts of one step of the graph.
+
+    `rows` (or elements of lists) that the step transformed; how many of them are out of its vocabulary (Categorify) or
+    unmatched (JoinExternal), None for other operators; casts that failed in the step.
+    """
 
     key: str
     op: str
@@ -141,8 +150,10 @@ class StepProfile:
 
 
 class Association(NamedTuple):
-    """How strongly two columns go together: Cramér's V, 0 (not at all) .. 1, and the V that columns which have nothing
-    to do with each other pass by chance with one standard deviation."""
+    """The association of two columns: Cramér's V, from 0 (independent) to 1.
+
+    `by_chance` is the V that independent columns reach by chance, at one standard deviation.
+    """
 
     v: float
     by_chance: float = 0.0
@@ -165,13 +176,13 @@ class _StoredProfile(Form):
 
 @dataclass(frozen=True)
 class Profile:
-    """What a run read: `rows` of the source that passed its filter, the columns by name, the steps by key.
+    """The figures of what a run read: `rows` of the source that passed its filter, columns by name, steps by key.
 
-    `seconds` of all workers together went into the profile. `repeated` is the share of rows that are equal to an
-    earlier one in all columns that the output is made of (lists aside), among `compared` rows that their values chose;
-    None if these columns do not tell rows apart. `associations` has how strongly two columns go together, by their
-    names, over `associated` rows. `source` has the types of all columns of the source, read
-    or not.
+    seconds : time of all workers together that the profile took
+    repeated : share of rows that equal an earlier row in all columns of which the output is made (except lists), among
+        `compared` rows, which are chosen by a hash of their values; None if these columns do not tell rows apart
+    associations : association of two columns, by their names, over `associated` rows
+    source : types of all columns of the source, read or not
     """
 
     rows: int
@@ -187,16 +198,16 @@ class Profile:
 
     @property
     def types(self) -> dict[str, str]:
-        """The types of all columns of the source, by their names; of those that were read, as they were read."""
+        """The types of all columns of the source, by name; those of columns that were read are as read."""
         return {**self.source, **{name: column.type for name, column in self.columns.items()}}
 
     @property
     def unread(self) -> dict[str, str]:
-        """The types of the columns of the source that the run did not read, by their names."""
+        """The types of the columns of the source that the run did not read, by name."""
         return {name: dtype for name, dtype in self.source.items() if name not in self.columns}
 
     def with_columns_of(self, other: Profile) -> Profile:
-        """The columns and steps of both: each pass over the same rows profiles the columns that no other has."""
+        """Combine two profiles of the same rows: each pass profiles the columns that the others do not."""
         return replace(
             self,
             rows=max(self.rows, other.rows),
@@ -206,8 +217,7 @@ class Profile:
         )
 
     def with_keys_of(self, other: Profile) -> Profile:
-        """The profile with the keys that the same steps have in another one: a job that has changed may number its
-        nodes otherwise."""
+        """Give the steps the keys that they have in another profile: a changed job may number its nodes differently."""
         known = {(step.op, step.columns): key for key, step in other.steps.items()}
         keys = {key: key if key in other.steps else known.get((s.op, s.columns), key) for key, s in self.steps.items()}
         return replace(self, steps={keys[key]: replace(step, key=keys[key]) for key, step in self.steps.items()})
@@ -228,21 +238,28 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: object, path: Path = Path(PROFILE)) -> Profile:
-        """The profile of a file's content; DataError that names the file and the field that is damaged."""
+        """Parse a file's content; DataError that names the file and the damaged field."""
         stored = parse_document(_StoredProfile, data, path)
-        columns = {one.name: one for one in stored.columns}
-        steps = {one.key: one for one in stored.steps}
-        pairs = {(one, other): Association(v, by_chance) for one, other, v, by_chance in stored.associations}
-        rows = stored.repeated, stored.compared, pairs, stored.associated, stored.source
-        return cls(stored.rows, columns, steps, stored.seconds, stored.format, *rows)
+        return cls(
+            rows=stored.rows,
+            columns={column.name: column for column in stored.columns},
+            steps={step.key: step for step in stored.steps},
+            seconds=stored.seconds,
+            format=stored.format,
+            repeated=stored.repeated,
+            compared=stored.compared,
+            associations={(a, b): Association(v, by_chance) for a, b, v, by_chance in stored.associations},
+            associated=stored.associated,
+            source=stored.source,
+        )
 
-    def text(self, **more: Any) -> str:
-        """As JSON of one spelling, on one line, with further fields."""
-        return json.dumps({**self.to_json(), **more}, allow_nan=False)
+    def text(self, **fields: Any) -> str:
+        """Write the profile as JSON on one line, with further fields; equal profiles give equal texts."""
+        return json.dumps({**self.to_json(), **fields}, allow_nan=False)
 
 
 def bin_of(value: float) -> int:
-    """The bin of a number: the upper 16 bits of its order-preserving uint64; both zeros have one.
+    """Return the bin of a number: the upper 16 bits of its order-preserving uint64; both zeros have the same bin.
 
     >>> bin_of(-1.0) < bin_of(-0.0) == bin_of(0.0) < bin_of(1.0) < bin_of(float("inf"))
     True
@@ -252,7 +269,7 @@ def bin_of(value: float) -> int:
 
 
 def bin_edges(number: int) -> tuple[float, float]:
-    """The least and the greatest number of a bin, as floats; the bin that has the largest numbers ends at infinity."""
+    """Return the least and the greatest number of a bin; the bin of the largest numbers ends at infinity."""
     ends = sorted((_decode_ordered_float(number << 48), _decode_ordered_float((number + 1 << 48) - 1)))
     return ends[0], ends[1]
 
@@ -264,6 +281,6 @@ def _decode_ordered_float(ordered: int) -> float:
 
 
 def read_profile(folder: Path) -> Profile | None:
-    """The profile of an output's folder; None without one, DataError for one that is damaged."""
+    """Read the profile in an output's folder; None if it has none, DataError if it is damaged."""
     path = folder / PROFILE
     return Profile.from_json(read_json(path), path) if path.is_file() else None

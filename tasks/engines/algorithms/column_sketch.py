@@ -1,10 +1,12 @@
 """Sketches of all values of a column: counts, extremes, moments, distinct values; merged in any order.
 
-A column of few distinct values (`Sketch.table`) is counted value by value. Any other text or integer has the least
-hashes of its values, which estimate how many are distinct (Bar-Yossef and others, "Counting distinct elements in a data
-stream", 2002), and a text a histogram by hash. Distributions of numbers are not made here, but of a sample of the rows
-(`tasks.graph.row_sample`). Whether values are counted depends on all rows together, so the same rows make the same
-sketch in any parts and any order. Moments of floats are joined along one tree over blocks; sums of integers are exact.
+The values of a column that has few distinct ones are counted one by one (`Sketch.table`). For other columns of texts or
+integers, the sketch holds the least hashes of the values, which estimate how many are distinct (Bar-Yossef and others,
+"Counting distinct elements in a data stream", 2002), and for texts a histogram by hash. Distributions of numbers come
+from a sample of the rows (`tasks.graph.row_sample`).
+
+The same rows make the same sketch, in whatever parts and order they are read: whether values are counted depends on all
+rows together, moments of floats are merged along one tree over blocks, and sums of integers are exact.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Tree = dict[tuple[int, int], Moments]  # (level, index) -> moments of the blocks
 
 
 def kind(dtype: pa.DataType) -> str:
-    """How values of a type are sketched: as text, integer, time, float, or other (not at all)."""
+    """Say how values of a type are sketched: as text, bytes, integer, time, float, or other (not at all)."""
     if pa.types.is_null(dtype):
         return "other"
     if pa.types.is_integer(dtype) or pa.types.is_boolean(dtype):
@@ -52,12 +54,16 @@ def kind(dtype: pa.DataType) -> str:
 
 @dataclass
 class Sketch:
-    """What is known of the values of some rows of a column; plain values and numpy arrays.
+    """Counts, extremes and hashes of the values of some rows of a column, as plain values and NumPy arrays.
 
-    `low` and `high` are of finite values. One of these holds for texts and integers: `table` has the count of each
-    value; `distinct` is their exact number, `top` the most frequent ones and `bins` the histogram of numbers, of rows
-    that no other sketch has values of; or `least` are the least hashes of values. Floats and times have the second, or
-    none of them.
+    `low` and `high` are of finite values. A sketch of texts or integers has their distinct values in one of these ways:
+
+    - `table` has the count of each value;
+    - `distinct` is their exact number, `top` the most frequent ones and `bins` the histogram of numbers: so for a table
+      of counts whose values are in no other sketch;
+    - `least` are the least hashes of the values.
+
+    Floats and times have the second, or none of them.
     """
 
     kind: str
@@ -77,7 +83,7 @@ class Sketch:
 
 
 def empty(kind: str, rows: int, nulls: int) -> Sketch:
-    """The sketch of rows without values: of nulls only, or of values of the kind other."""
+    """Make the sketch of rows without values: only nulls, or values of the kind other."""
     out = Sketch(kind, rows, nulls)
     if kind in ("text", "integer"):
         out.table = [], np.empty(0, np.int64)
@@ -91,7 +97,7 @@ def empty(kind: str, rows: int, nulls: int) -> Sketch:
 
 
 def complete(kind: str, rows: int, nulls: int, distinct: int) -> Sketch:
-    """The sketch of a table of distinct values that no other table has, to which its histograms are added."""
+    """Make the sketch of distinct values that no other sketch has; the caller adds histograms to it."""
     out = Sketch(kind, rows, nulls, distinct=distinct)
     if kind in ("float", "time", "integer"):
         out.bins = np.empty(0, np.uint16), np.empty(0, np.int64)
@@ -99,7 +105,7 @@ def complete(kind: str, rows: int, nulls: int, distinct: int) -> Sketch:
 
 
 def of_counts(kind: str, values: pa.Array, counts: np.ndarray, nulls: int) -> Sketch:
-    """The sketch of distinct values (none null) of the kind text, bytes or integer, and how often each occurs."""
+    """Make the sketch of distinct texts, bytes or integers (none null) from how often each occurs."""
     rows = int(counts.sum()) + nulls
     sketch = Sketch(kind, rows, nulls)
     if kind == "integer":
@@ -129,7 +135,7 @@ def _text_extremes(values: pa.Array) -> tuple[str, str]:
 
 
 def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
-    """Give the sketch, in place of a table, the least hashes of these distinct values, and texts a histogram."""
+    """Replace the table of a sketch by the least hashes of its distinct values, and for texts a histogram by hash."""
     sketch.table = None
     if sketch.kind == "integer":
         numbers = np.asarray(values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values)
@@ -142,7 +148,7 @@ def _spread(sketch: Sketch, values: pa.Array, counts: np.ndarray) -> None:
 
 
 def expand_table(sketch: Sketch) -> Sketch:
-    """The same sketch without a table."""
+    """Return the same sketch with hashes in place of its table."""
     if sketch.table is None:
         return sketch
     out = replace(sketch, table=None)
@@ -151,7 +157,7 @@ def expand_table(sketch: Sketch) -> Sketch:
 
 
 def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, np.ndarray]:
-    """The values of a sketch's table as an array, and their counts."""
+    """Return the values of a sketch's table as an array, and their counts."""
     values, counts = table
     if kind == "text":
         return pa.array(values, pa.string()), counts
@@ -159,19 +165,19 @@ def table_of(kind: str, table: tuple[list[Any], np.ndarray]) -> tuple[pa.Array, 
 
 
 def bin_codes(numbers: Array, xp: ModuleType) -> Array:
-    """The upper 16 bits of numbers as float64, int64: `sort_bins` takes how often each occurs."""
+    """Return the upper 16 bits of numbers as float64, int64; `sort_bins` takes how often each code occurs."""
     return (numbers.astype(xp.float64, copy=False).view(xp.uint64) >> xp.uint64(48)).view(xp.int64)
 
 
 def number_bins(numbers: np.ndarray, counts: np.ndarray | None = None) -> Bins:
-    """The bins of numbers, each as often as its count says (once without counts)."""
+    """Make the bins of numbers, each of which counts `counts` times (once without counts)."""
     return sort_bins(np.bincount(bin_codes(numbers, np), weights=counts, minlength=BINS))
 
 
 def sort_bins(counts: np.ndarray) -> Bins:
-    """The bins that have values, by the order of numbers, from the counts by the upper 16 bits of float64.
+    """Make the bins that have values, in the order of numbers, from the counts by the upper 16 bits of float64.
 
-    Negative numbers nearer to zero than 2^-1026 are in the bin of zero; `counts` is changed so.
+    Negative numbers nearer to zero than 2^-1026 are put into the bin of zero, also in `counts`.
     """
     counts[0] += counts[BINS // 2]
     counts[BINS // 2] = 0
@@ -182,24 +188,24 @@ def sort_bins(counts: np.ndarray) -> Bins:
 
 
 def integer_bits(numbers: Array, xp: ModuleType) -> Array:
-    """Integers as uint64, the same number for the same integer of any width."""
+    """Convert integers to uint64: the same number for the same integer of any width."""
     return numbers if numbers.dtype == xp.uint64 else numbers.astype(xp.int64, copy=False).view(xp.uint64)
 
 
 def hash_bits(bits: Array, xp: ModuleType) -> Array:
-    """A hash of uint64: cheap, spread over all 64 bits."""
+    """Hash uint64 numbers cheaply, spread over all 64 bits."""
     return (bits ^ (bits >> xp.uint64(29))) * xp.uint64(FACTOR)
 
 
 def value_hashes(values: pa.Array) -> np.ndarray:
-    """The hash of each value as uint64: MurmurHash3 with the seeds 0 (the upper half) and 1."""
+    """Hash values to uint64: MurmurHash3 with the seeds 0 (the upper half) and 1."""
     high, low = (murmur3.hash_array(values, seed).astype(np.uint64) for seed in (0, 1))
     hashes: np.ndarray = high << np.uint64(32) | low
     return hashes
 
 
 def least(hashes: np.ndarray, size: int = LEAST) -> np.ndarray:
-    """The `size` least of distinct hashes, ascending."""
+    """Return the `size` least of the distinct hashes, ascending."""
     if len(hashes) > 8 * size:  # where most values are distinct, the least hashes are among a small share of all
         few = unique(hashes.take(np.flatnonzero(hashes < np.uint64((2 * size << 64) // len(hashes)))))
         if len(few) >= size:
@@ -208,8 +214,10 @@ def least(hashes: np.ndarray, size: int = LEAST) -> np.ndarray:
 
 
 def unique(numbers: np.ndarray) -> np.ndarray:
-    """The distinct numbers, ascending: np.unique uses a hash table for integers, which is slower than sorting some ten
-    thousand."""
+    """Return the distinct numbers, ascending.
+
+    np.unique uses a hash table for integers, which is slower than sorting for some ten thousand numbers.
+    """
     numbers = np.sort(numbers)
     return numbers[np.append(True, numbers[1:] != numbers[:-1])] if len(numbers) else numbers
 
@@ -250,7 +258,7 @@ class LeastHashes:
 
 
 def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
-    """(sum, sum of squares) of distinct integers times their counts, exactly."""
+    """Return (sum, sum of squares), exactly, of distinct integers that occur `counts` times."""
     if not len(numbers):
         return 0, 0
     most = max(abs(int(numbers.min())), abs(int(numbers.max())))
@@ -262,11 +270,14 @@ def weighted_sums(numbers: np.ndarray, counts: np.ndarray) -> tuple[int, int]:
 
 
 def integer_sums(values: Array, low: int, high: int, xp: ModuleType) -> tuple[int, int]:
-    """(sum, sum of squares) of at least one integer between `low` and `high`, exactly."""
+    """Return (sum, sum of squares), exactly, of at least one integer between `low` and `high`.
+
+    The integers less `low` are cut into limbs so short that sums of products of two limbs fit 64 bits.
+    """
     n = len(values)
     above = integer_bits(values, xp) - xp.uint64(low & 0xFFFFFFFFFFFFFFFF)
     bits = max((high - low).bit_length(), 1)
-    parts = -(-bits // ((64 - n.bit_length()) // 2))  # so short that a sum of n products of two fits 64 bits
+    parts = -(-bits // ((64 - n.bit_length()) // 2))  # n products of two limbs are summed in 64 bits
     width = -(-bits // parts)
     limbs = [above]
     for _ in range(parts - 1):
@@ -282,7 +293,7 @@ def integer_sums(values: Array, low: int, high: int, xp: ModuleType) -> tuple[in
 
 
 def weighted_moments(values: Array, counts: Array, xp: ModuleType) -> Moments:
-    """The moments of finite float64 values (at least one), each as often as its count; the same in any order."""
+    """Compute the moments of finite float64 values (at least one) that occur `counts` times; the same in any order."""
     n, (low, high) = total(counts), extremes(values)
     weights = counts.astype(xp.float64)
 
@@ -298,7 +309,7 @@ def weighted_moments(values: Array, counts: Array, xp: ModuleType) -> Moments:
 
 
 def merge(sketches: Sequence[Sketch]) -> Sketch:
-    """The sketch of the rows of all parts."""
+    """Merge the sketches of parts into the sketch of all their rows."""
     first = sketches[0]
     if len(sketches) == 1:
         return replace(first, tree=_merge_trees([first.tree]))
@@ -343,7 +354,7 @@ def _disjoint(out: Sketch, sketches: Sequence[Sketch]) -> Sketch:
 
 
 def most_frequent(pairs: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """The `TOP` values with the largest counts, equal counts by value."""
+    """Return the `TOP` values with the largest counts; equal counts are sorted by value."""
     return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:TOP]
 
 
@@ -378,7 +389,7 @@ def _merge_trees(trees: Sequence[Tree]) -> Tree:
 
 
 def moments_of(sketch: Sketch) -> Moments | None:
-    """The moments of all finite values; None without any."""
+    """Merge the moments of all finite values; None if there are none."""
     whole: Moments | None = None
     for _, moments in sorted(sketch.tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
         whole = moments if whole is None else merge_moments(whole, moments)
@@ -386,21 +397,23 @@ def moments_of(sketch: Sketch) -> Moments | None:
 
 
 def estimate(hashes: np.ndarray, size: int = LEAST) -> tuple[float, float]:
-    """(the number of distinct values, its relative error: two standard errors) from the `size` least hashes."""
+    """Estimate (the number of distinct values, its relative error: two standard errors) from `size` least hashes."""
     if len(hashes) < size:
         return float(len(hashes)), 0.0
     return float(round((size - 1) * 2.0**64 / float(hashes[-1]))), 2 / math.sqrt(size - 2)
 
 
 def pack_sketches(sketches: Mapping[str, Sketch]) -> dict[str, Any]:
-    """Sketches by column as plain values, for notes and results of tasks. They are not compressed: half of them are
-    hashes."""
+    """Convert sketches by column to plain values, for notes and results of tasks.
+
+    They are not compressed, since half of the bytes are hashes.
+    """
     return {name: {k: _to_plain_value(v) for k, v in sketch.__dict__.items()} for name, sketch in sketches.items()}
 
 
 def unpack_sketches(plain: Mapping[str, Any]) -> dict[str, Sketch]:
-    """What `pack_sketches` made."""
-    return {name: Sketch(**{k: _rich(k, v) for k, v in values.items()}) for name, values in plain.items()}
+    """Convert the plain values of `pack_sketches` back to sketches."""
+    return {name: Sketch(**{k: _from_plain_value(k, v) for k, v in values.items()}) for name, values in plain.items()}
 
 
 def _to_plain_value(value: object) -> object:
@@ -411,11 +424,11 @@ def _to_plain_value(value: object) -> object:
     return [_to_plain_value(one) for one in value] if isinstance(value, (tuple, list)) else value
 
 
-def _rich(name: str, value: Any) -> Any:
+def _from_plain_value(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return np.frombuffer(base64.b64decode(value["data"]), dtype=value["dtype"]).copy()
     if name == "tree":
         return {(int(entry[0]), int(entry[1])): tuple(entry[2:]) for entry in value}
     if name in ("bins", "table", "sums") and value is not None:
-        return tuple(_rich("", one) for one in value)
+        return tuple(_from_plain_value("", one) for one in value)
     return [tuple(pair) for pair in value] if name == "top" else value
