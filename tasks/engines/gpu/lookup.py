@@ -85,8 +85,8 @@ def vocabulary_ids(
     true. Counting makes the host wait for the GPU.
     """
     mask = np.bool_(False) if null is None else null
-    outside = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
-    ids = _IDS(places, mask, np.int64(first), outside, np.int64(missing), cupy.empty(len(places), dtype))
+    outside_ids = outside if isinstance(outside, cupy.ndarray) else np.int64(outside)
+    ids = _IDS(places, mask, np.int64(first), outside_ids, np.int64(missing), cupy.empty(len(places), dtype))
     return ids, total(places < 0) if counted else 0
 
 
