@@ -67,11 +67,11 @@ def discard_batch(out: Path, scratch: Path | None = None, who: str | None = None
     name = f"{who or _somebody()}{f': {why}' if why else ''}"
     if _answer_waiting_run(question, "discard", name):
         return
-    from flows.gate.judging import put_question
+    from flows.gate.judging import note_question_event
     from tasks.errors import GateStoppedError
 
     with staging.hold_lock():
-        put_question(question, "discarded", GateStoppedError(f"{question.batch_text} was discarded by {name}"))
+        note_question_event(question, "discarded", GateStoppedError(f"{question.batch_text} was discarded by {name}"))
         answer_question(staging.folder, "discard", name)
         staging.clean()
     send_waiting([staging.target])

@@ -10,8 +10,10 @@ import typer
 
 from tasks.core.strict_json import JsonObject
 
-File = Annotated[Path | None, typer.Option("--file", help="a prefect.yaml of your own; infra/prefect.yaml if left out")]
-Notify = Annotated[
+FileOption = Annotated[
+    Path | None, typer.Option("--file", help="a prefect.yaml of your own; infra/prefect.yaml if left out")
+]
+NotifyOption = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
@@ -19,7 +21,7 @@ Notify = Annotated[
         help="webhook notified of failed runs (Slack, Mattermost, ..); stored on the server",
     ),
 ]
-NotifyOutputs = Annotated[
+NotifyOutputsOption = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
@@ -30,10 +32,10 @@ NotifyOutputs = Annotated[
 
 
 def serve(
-    file: File = None,
+    file: FileOption = None,
     limit: Annotated[int, typer.Option(min=1, help="runs at once on this host; the others wait")] = 1,
-    notify: Notify = None,
-    notify_outputs: NotifyOutputs = None,
+    notify: NotifyOption = None,
+    notify_outputs: NotifyOutputsOption = None,
 ) -> None:
     """Offer the flows with the form and their schedules from this process, until Ctrl-C.
 
@@ -61,10 +63,10 @@ def serve(
     deployments.check_notify(notify)
     deployments.check_notify(notify_outputs, "--notify-outputs")
     data = read_file(path)
-    lines = [f"{full_name(spec)}: {_when(spec)}" for spec in data["deployments"]]
-    lines += [f"check    {line}" for line in doubtful_jobs(data)]
+    lines = [f"{full_name(spec)}: {_describe_start(spec)}" for spec in data["deployments"]]
+    lines += [f"check    {line}" for line in describe_doubtful_jobs(data)]
     server = ensure_server(console.print)
-    say_dead_runs(console)
+    say_dead_runs(console)  # an earlier serve that was killed left its runs as running
     if notify_outputs:
         deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     for line in lines:
@@ -82,10 +84,10 @@ def serve(
 
 def deploy(
     pool: Annotated[str, typer.Option(help="work pool; made as a process pool if there is none")] = "rowmill",
-    file: File = None,
+    file: FileOption = None,
     limit: Annotated[int, typer.Option(min=1, help="jobs at once in the pool; the others wait in their order")] = 1,
-    notify: Notify = None,
-    notify_outputs: NotifyOutputs = None,
+    notify: NotifyOption = None,
+    notify_outputs: NotifyOutputsOption = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="remove deployments that this file no longer has for this pool")
     ] = False,
@@ -94,7 +96,8 @@ def deploy(
 
     Creates the work pool, the deployments with their schedules and triggers, and the automations; a second call updates
     them. Runs start in the folder in which you call this, unless the file names another one. Settings that the file
-    leaves out (pull, environment, tag) are filled in. A pool runs one job at a time: give each GPU host its own pool.
+    leaves out (pull, environment, tag) are filled in. By default a pool runs one job at a time (--limit): give each GPU
+    host its own pool.
 
     [bold]Examples[/bold]
 
@@ -116,7 +119,7 @@ def deploy(
     deployments.check_notify(notify_outputs, "--notify-outputs")
     data = read_file(path)
     count = len(data["deployments"])
-    doubtful = list(doubtful_jobs(data))
+    doubts = list(describe_doubtful_jobs(data))
     server = ensure_server(console.print)
     if notify_outputs:
         deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
@@ -130,11 +133,11 @@ def deploy(
     for name, before in deployed.moved.items():
         why = "a deployment is in one pool; for both, give one of them another name"
         console.print(f"moved    {name} from the pool {before}: {why}", soft_wrap=True, markup=False)
-    for line in doubtful:
+    for line in doubts:
         console.print(f"check    {line}", soft_wrap=True, markup=False)
     if prune:
-        deployments.prune(deployed.left)
-    for name in deployed.left:
+        deployments.prune(deployed.dropped)
+    for name in deployed.dropped:
         how = "removed" if prune else "it stays, and keeps to its schedule; --prune removes it"
         console.print(f"left     {name} is no longer in the file: {how}", soft_wrap=True, markup=False)
     if deployed.others:
@@ -152,26 +155,31 @@ def deploy(
     console.print(f"next     {next_}", soft_wrap=True, markup=False)
 
 
-def doubtful_jobs(data: JsonObject) -> Iterator[str]:
-    """A line for each deployment whose job is not valid, whose job file is not in the current folder, or whose schedule
-    does not go with the job.
+def describe_doubtful_jobs(data: JsonObject) -> Iterator[str]:
+    """Yield a line for each deployment whose job is not valid, whose job file is not in the current folder, or whose
+    schedule does not go with the job.
 
-    Those that work in another folder, or have values that Prefect fills in, are left to the run.
+    Deployments that run in another folder, or whose parameters hold Prefect's templates, can only be checked by the
+    run itself.
     """
     from infra.orchestration.deployment_file import FOLDER, flow_of, full_name
 
     for spec in data["deployments"]:
         parameters = spec.get("parameters") or {}
-        elsewhere = data.get("pull") or spec.get("pull") or FOLDER in str(spec) or "{{" in str(parameters)
-        if not elsewhere and flow_of(spec["entrypoint"]).name in ("preprocess", "fit"):
-            yield from (f"{full_name(spec)}: {doubt}" for doubt in _doubts(parameters, spec.get("schedules") or []))
+        runs_elsewhere = data.get("pull") or spec.get("pull") or FOLDER in str(spec)
+        has_templates = "{{" in str(parameters)
+        if runs_elsewhere or has_templates:
+            continue
+        if flow_of(spec["entrypoint"]).name in ("preprocess", "fit"):  # the flows whose parameters are a whole job
+            doubts = _find_doubts(parameters, spec.get("schedules") or [])
+            yield from (f"{full_name(spec)}: {doubt}" for doubt in doubts)
 
 
-def _doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator[str]:
-    """What is doubtful about a job, if the parameters have one, and about its schedules."""
-    from flows.job.dates import of_this_moment
-    from flows.job.parameters import job_maker
-    from infra.paths import expand_home
+def _find_doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator[str]:
+    """Yield what is doubtful about a job, if the parameters have one, and about its schedules."""
+    from flows.job.dates import date_of_run_now
+    from flows.job.job import job_maker
+    from tasks.core.plan import expand_home
     from tasks.errors import RowmillError
 
     file = str(parameters.get("job", ""))
@@ -181,7 +189,7 @@ def _doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator
     if not {"job", "recipe", "source"} & set(parameters):
         return
     try:
-        job = job_maker(parameters)(of_this_moment)
+        job = job_maker(parameters)(date_of_run_now)
     except RowmillError as error:
         yield f"every run will fail: {error}"
         return
@@ -191,21 +199,22 @@ def _doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator
         yield f"it has a schedule, and every run after the first fails at the output: {do}"
     zones = {str(one.get("timezone") or "UTC") for one in schedules if "cron" in one} - {job.run.timezone}
     if zones and "{" in str(written["source"]["path"]):
-        hours = ", ".join(sorted(zones))
-        days = f"run.timezone, {job.run.timezone}: set it"
-        yield f"its hours are those of {hours}, its dates those of {days}"
+        schedule_zones = ", ".join(sorted(zones))
+        date_zone = f"run.timezone, {job.run.timezone}: set it"
+        yield f"its hours are those of {schedule_zones}, its dates those of {date_zone}"
 
 
-def _when(spec: Any) -> str:
-    """When a deployment runs, in words."""
+def _describe_start(spec: Any) -> str:
+    """Say in words when a deployment runs."""
     events = [", ".join(trigger.get("expect", ["an event"])) for trigger in spec.get("triggers") or []]
-    schedules = map(_schedule, spec.get("schedules") or [])
+    schedules = map(_describe_schedule, spec.get("schedules") or [])
     return "; ".join([*schedules, *(f"on {event}" for event in events)]) or "by hand"
 
 
-def _schedule(schedule: Any) -> str:
-    """
-    >>> _schedule({"cron": "0 2 * * *", "active": False}), _schedule({"interval": 60})
+def _describe_schedule(schedule: Any) -> str:
+    """Say in words when a schedule starts runs.
+
+    >>> _describe_schedule({"cron": "0 2 * * *", "active": False}), _describe_schedule({"interval": 60})
     ('0 2 * * * UTC (not active)', 'every 60 s')
     """
     text = str(schedule.get("rrule"))

@@ -1,11 +1,16 @@
-"""The gate of a run: judges its rows after statistics and again before the rename; warns, stops, or asks a person."""
+"""The gate of a run: judges its rows after statistics and again before the rename; warns, stops, or asks a person.
+
+What it decides is announced in two ways. `rowmill.gate.stopped` is a Prefect event of the run, sent at once, for
+automations that look at runs. An event of the output (`note_event`) is noted in the outbox next to the output and sent
+by `deliver`, so that those who follow the output hear of it even if the server is away for a while.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,11 +46,11 @@ SENTENCES = 5  # findings that a message names
 
 
 class Judged(NamedTuple):
-    """A verdict, the profile that was judged, and that of the last good version."""
+    """A verdict with the profiles that its report shows."""
 
     verdict: Verdict
-    profile: Profile
-    before: Profile | None = None
+    profile: Profile  # the one that was judged
+    before: Profile | None = None  # that of the last good version
 
 
 class GatePlugin(RunPlugin):
@@ -58,18 +63,18 @@ class GatePlugin(RunPlugin):
 
     def after(self, run: CurrentRun, result: StageResult) -> None:
         if result.stage == "statistics":
-            pass_gate(self.job, run.request, "statistics")
+            run_gate(self.job, run.request, "statistics")
 
     def before_commit(self, run: CurrentRun) -> None:
         if run.request.flow != "fit":  # which reads nothing after its statistics
-            pass_gate(self.job, run.request, "commit")
+            run_gate(self.job, run.request, "commit")
         note = read_note(run.request.staging.folder)
         if note.verdicts:
             run.gate = note.to_json()
 
 
-def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
-    """Judge the rows of the current run: log, artifact and the note in the staging folder say what the gate finds.
+def run_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
+    """Judge the rows of the current run; log what the gate finds, show it as an artifact and note it in staging.
 
     GateStoppedError where it stops the run, GateAskedError where a person must answer first. A person is asked once, of
     all findings: after the last stage, when all columns have been read. What was accepted of these very rows passes.
@@ -77,45 +82,62 @@ def pass_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
     judged = judge_run(job, request, stage)
     if judged is None:
         return
-    folder = request.staging.folder
     log = get_run_logger()
     verdict = judged.verdict
-    of = digest_of(judged.profile)
-    decision = decide(_read_valid_note(request, stage, of), stage, verdict)
-    write_note(folder, decision.note)
-    for one in decision.findings:
-        log.warning("gate: %s (checks.%s)", one.text, one.check)
-    if line := _only_warned(request, verdict, decision):
-        log.warning("gate: %s", line)
-    if by_hand := len(verdict.findings) - len(decision.findings):
-        log.warning("gate: %s finding(s) were accepted by hand", by_hand)
+    profile_digest = digest_of(judged.profile)
+    decision = decide(_read_valid_note(request, stage, profile_digest), stage, verdict)
+    write_note(request.staging.folder, decision.note)
+    _log_findings(request, verdict, decision)
     if verdict.findings or stage == "commit":
-        later(lambda: _show(request.key, stage, decision.note, judged), f"{request.key}-gate")
+        later(lambda: _write_artifacts(request.key, stage, decision.note, judged), f"{request.key}-gate")
     if decision.level == "stop":
-        _tell_stopped(job, request, stage, decision.findings)
-        refusal = make_stop_error(job, request, decision.findings)
-        _put_in(
-            "refused", str(request.staging.target), of, {**_facts(job, stage), "text": refusal.what, "why": refusal.why}
-        )
-        deliver([request.staging.target])
-        raise refusal
+        raise _announce_stop(job, request, stage, decision.findings, profile_digest)
     if decision.level == "ask" and not _has_read_all(request, stage):
         log.warning("gate: whether to publish is asked once all columns are read")
     elif decision.level == "ask":
-        question = _question(job, request, stage, verdict, of)
-        put_question(question, "waiting", asks(question))
-        ask(request.staging, question)
-        deliver([request.staging.target])
-        raise asks(question)
+        raise _ask_person(_make_question(job, request, stage, verdict, profile_digest), request)
+
+
+def _log_findings(request: Request, verdict: Verdict, decision: GateDecision) -> None:
+    log = get_run_logger()
+    for finding in decision.findings:
+        log.warning("gate: %s (checks.%s)", finding.text, finding.check)
+    if explanation := _explain_only_warned(request, verdict, decision):
+        log.warning("gate: %s", explanation)
+    if by_hand := len(verdict.findings) - len(decision.findings):
+        log.warning("gate: %s finding(s) were accepted by hand", by_hand)
+
+
+def _announce_stop(
+    job: AnyJob, request: Request, stage: GateStage, findings: Sequence[Finding], profile_digest: str
+) -> GateStoppedError:
+    """Announce that the gate stops a run; return the error with which it ends."""
+    output = request.staging.target
+    facts = _collect_event_facts(job, stage)
+    refusal = make_stop_error(job, request, findings)
+    _emit_stopped_event(str(output), findings, facts)
+    _note_output_event("refused", str(output), profile_digest, {**facts, "text": refusal.what, "why": refusal.why})
+    deliver([output])
+    return refusal
+
+
+def _ask_person(question: Question, request: Request) -> GateAskedError:
+    """Put a question into the staging folder and announce it; return the error with which its run ends."""
+    error = make_asked_error(question)
+    note_question_event(question, "waiting", error)  # before the question is open: no open question lacks its event
+    ask(request.staging, question)
+    deliver([request.staging.target])
+    return error
 
 
 def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
-    """The verdict on the rows that a run has read so far; None where no profile of them was taken."""
+    """Judge the rows that a run has read so far; return None where no profile of them was taken."""
     profile = read_profile(request, stage)
     if profile is None:
         return None
     past, notes = find_past_versions(job, request)
-    past = [replace(night, profile=night.profile.with_keys_of(profile)) for night in past]
+    # a job that has changed since may number its nodes otherwise
+    past = [replace(version, profile=version.profile.with_keys_of(profile)) for version in past]
     day = job.dated.run_date.day if job.dated else None
     verdict = judge(profile, past, request.rules, request.gate, day)
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
@@ -127,62 +149,69 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
 
 
 def find_past_versions(job: AnyJob, request: Request) -> PastVersions:
-    """The good versions that a run is compared with: those of its output, or, where the path of the output holds a
-    date, the outputs of the nights before."""
+    """Find the good versions that a run is compared with: those of its output, or, where the path of the output holds a
+    date, the outputs of earlier run dates."""
     split = request.splits[0]
-    written = str(job.as_written()["output"]["path"])
-    if job.dated is None or not is_pattern(written):
+    pattern = str(job.as_written()["output"]["path"])
+    if job.dated is None or not is_pattern(pattern):
         return good_versions(request.staging.target, split=split)
-    nights = find_published_outputs(written, Path.cwd())
+    outputs = find_published_outputs(pattern, Path.cwd())
+    earlier_days = [day for day in outputs if day < job.dated.run_date.day]
     past: list[Past] = []
     notes: list[str] = []
-    for day in sorted((day for day in nights if day < job.dated.run_date.day), reverse=True)[:MOST_VERSIONS]:
-        of_day = good_versions(nights[day].path, 1, split)
-        past += [replace(night, version=str(nights[day].path)) for night in of_day.versions]
+    for day in sorted(earlier_days, reverse=True)[:MOST_VERSIONS]:
+        path = outputs[day].path
+        of_day = good_versions(path, 1, split)
+        past += [replace(version, version=str(path)) for version in of_day.versions]
         notes += of_day.notes
     return PastVersions(past, notes)
 
 
 def read_profile(request: Request, stage: GateStage) -> Profile | None:
-    """The profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
+    """Read the profile of the rows that a run learns from, as far as it is known after a stage; None without one."""
     name = STATISTICS if stage == "statistics" else whole_name(request.splits[0])
     return load_profile(request, name) if request.run.profile else None
 
 
 def _has_read_all(request: Request, stage: GateStage) -> bool:
-    """Whether the profile of a stage is the whole one: nothing is read after the statistics of a fit."""
+    """Tell whether all columns have been read after a stage: a fit reads nothing after its statistics."""
     return stage == "commit" or request.flow == "fit"
 
 
 def make_stop_error(job: AnyJob, request: Request, findings: Sequence[Finding]) -> GateStoppedError:
-    """The error of a run that the gate stops; it names the findings that do."""
-    stops = [one for one in findings if one.level == "stop"]
+    """Make the error of a run that the gate stops; it names the findings that stop it."""
+    stops = [finding for finding in findings if finding.level == "stop"]
     others = f"; {len(findings) - len(stops)} more finding(s) do not stop it" if len(findings) > len(stops) else ""
     return GateStoppedError(
         f"the gate stopped {_name_run(job, request)}: nothing is published",
         where=str(request.staging.target),
-        why=_sentences(stops) + others,
-        do=f"fix the data, or, if they are correct, set {_levels(stops)} to warn; the same job then goes on from "
+        why=_join_sentences(stops) + others,
+        do=f"fix the data, or, if they are correct, set {_level_keys(stops)} to warn; the same job then goes on from "
         "what is done",
     )
 
 
-def _levels(findings: Sequence[Finding]) -> str:
-    """The keys of the levels of these findings' checks."""
-    return ", ".join(dict.fromkeys(f"checks.{one.check}.level" for one in findings))
+def _level_keys(findings: Sequence[Finding]) -> str:
+    """List the job keys of the levels of these findings' checks."""
+    return ", ".join(dict.fromkeys(f"checks.{finding.check}.level" for finding in findings))
 
 
-def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> str:
-    """Why findings only warn that would do more once there are enough good versions, in a line; "" if none does."""
-    nights = len(verdict.compared_with)
+def _explain_only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> str:
+    """Explain in a line why findings only warn for now, although they will do more once there are enough good versions
+    to compare with; "" if that holds for none of them."""
+    versions = len(verdict.compared_with)
     level = request.gate.on_finding
-    waiting = [one for one in decision.findings if one.level == "warn" and request.gate.check(one.check).level is None]
-    if level == "warn" or not waiting or nights >= request.gate.nights:
+    waiting = [
+        finding
+        for finding in decision.findings
+        if finding.level == "warn" and request.gate.check(finding.check).level is None
+    ]
+    if level == "warn" or not waiting or versions >= request.gate.nights:
         return ""
     some = "these findings only warn" if len(waiting) == len(decision.findings) else "some of these findings only warn"
     text = (
-        f"{some}, since {nights} of {request.gate.nights} good versions are there to compare with; "
-        f"set {_levels(waiting)}: {level} to have it count at once"
+        f"{some}, since {versions} of {request.gate.nights} good versions are there to compare with; "
+        f"set {_level_keys(waiting)}: {level} to have it count at once"
     )
     if decision.level != "warn":  # it is not published, at least not yet
         return text
@@ -190,71 +219,71 @@ def _only_warned(request: Request, verdict: Verdict, decision: GateDecision) -> 
     return f"{text}; to take the output back once it is published: rowmill discard {request.staging.target}{name}"
 
 
-def asks(question: Question) -> GateAskedError:
-    """The error of a run that waits for an answer."""
+def make_asked_error(question: Question) -> GateAskedError:
+    """Make the error of a run that waits for an answer."""
     return GateAskedError(
         f"the gate asks whether to publish {question.batch_text}",
         where=question.output,
-        why=_sentences(question.verdict.findings),
+        why=_join_sentences(question.verdict.findings),
         do=f"answer it before {question.until}: {question.commands}",
     )
 
 
-def stop_unanswered(question: Question) -> None:
-    """Send the event of a question whose time is over."""
+def announce_unanswered(question: Question) -> None:
+    """Send the events of a question whose time is over: of the run that is stopped, and of its output."""
     findings = question.verdict.findings
     why = "no answer came within run.ask_timeout"
-    payload = {"date": question.date, "stage": question.stage, "why": why}
-    _emit(question.output, findings, {**payload, "run": question.run, "until": question.until})
-    put_question(question, "refused", GateStoppedError(f"{question.batch_text} was stopped", why=why))
+    facts = {"date": question.date, "stage": question.stage, "why": why}
+    _emit_stopped_event(question.output, findings, {**facts, "run": question.run, "until": question.until})
+    note_question_event(question, "refused", GateStoppedError(f"{question.batch_text} was stopped", why=why))
     deliver([Path(question.output)])
 
 
-def put_question(question: Question, what: str, error: RowmillError) -> None:
-    """Put the event of a night of which the gate asks, or asked, beside its output; `deliver` sends it."""
-    payload = {"date": question.date, "stage": question.stage, "run": question.run, "until": question.until}
-    _put_in(what, question.output, question.of, {**payload, "text": error.what, "why": error.why})
+def note_question_event(question: Question, what: str, error: RowmillError) -> None:
+    """Note an event about a question (waiting, refused, discarded) next to its output; `deliver` sends it."""
+    facts = {"date": question.date, "stage": question.stage, "run": question.run, "until": question.until}
+    _note_output_event(what, question.output, question.of, {**facts, "text": error.what, "why": error.why})
 
 
-def _put_in(what: str, output: str, of: str, payload: Mapping[str, Any]) -> None:
-    identity = (output, of, payload["stage"], payload["run"])
+def _note_output_event(what: str, output: str, profile_digest: str, payload: Mapping[str, Any]) -> None:
+    identity = (output, profile_digest, payload["stage"], payload["run"])  # the same rows in the same run: one event
     note_event(what, Path(output), identity, payload)
 
 
-def _facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
+def _collect_event_facts(job: AnyJob, stage: GateStage) -> dict[str, Any]:
     return {"date": job.dated.run_date.day.isoformat() if job.dated else None, "stage": stage, "run": flow_run_id()}
 
 
-def _read_valid_note(request: Request, stage: GateStage, of: str) -> GateNote:
-    """The note of the staging folder, with what people have accepted of these very rows.
+def _read_valid_note(request: Request, stage: GateStage, profile_digest: str) -> GateNote:
+    """Read the note of the staging folder, reduced to what people have accepted of these very rows.
 
-    They have accepted the whole profile. After statistics it is that of an earlier start, if any: what was accepted
-    there is not reported again; whether the rows are still the same is decided once all of them are read.
+    People accept a whole profile, which after statistics is known only if an earlier start has read all columns. Then
+    what was accepted of it is not reported again now; whether the rows are still the same is decided at the commit.
     """
     folder = request.staging.folder
     note = read_note(folder)
     question = read_question(folder)
-    whole = None if _has_read_all(request, stage) else read_profile(request, "commit")
-    digest = digest_of(whole) if whole else of
-    valid = tuple(entry for entry in note.accepted if entry.of == digest)
+    whole_profile = None if _has_read_all(request, stage) else read_profile(request, "commit")
+    whole_digest = digest_of(whole_profile) if whole_profile else profile_digest
+    valid = tuple(entry for entry in note.accepted if entry.of == whole_digest)
     verdicts = {} if stage == "statistics" else note.verdicts
     note = GateNote(verdicts, valid)
     if question is None or question.answer is None or question.answer.answer != "publish":
         return note
-    if question.of in {entry.of for entry in valid}:
+    if question.of in {entry.of for entry in valid}:  # the answer is in the note
         return note
-    if question.of == digest:
+    if question.of == whole_digest:
         return note.with_answer(question)
     if question.stage == stage:
         get_run_logger().warning("gate: the answer of %s does not count: it was for other rows", question.answer.who)
     return note
 
 
-def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict, of: str) -> Question:
+def _make_question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict, profile_digest: str) -> Question:
     context = FlowRunContext.get()
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None
-    asked_at = datetime.now(UTC)
-    until = (asked_at + timedelta(seconds=job.run.ask_timeout)).isoformat(timespec="seconds")
+    asked_at = now()
+    until = datetime.fromisoformat(asked_at) + timedelta(seconds=job.run.ask_timeout)
     return Question(
         flow=request.flow,
         parameters={name: value for name, value in job.as_written().items() if value is not None},
@@ -263,29 +292,26 @@ def _question(job: AnyJob, request: Request, stage: GateStage, verdict: Verdict,
         deployment=str(deployment) if deployment else None,
         stage=stage,
         verdict=verdict,
-        of=of,
+        of=profile_digest,
         key=f"gate-{stage}-{uuid.uuid4().hex[:8]}",
         output=str(request.staging.target),
         folder=str(Path.cwd()),
-        asked_at=now(),
-        until=until,
+        asked_at=asked_at,
+        until=until.isoformat(timespec="seconds"),
         answer=None,
         format=FORMAT,
     )
 
 
-def _tell_stopped(job: AnyJob, request: Request, stage: GateStage, findings: Sequence[Finding]) -> None:
-    _emit(str(request.staging.target), findings, _facts(job, stage))
-
-
-def _emit(output: str, findings: Sequence[Finding], more: Mapping[str, Any]) -> None:
-    columns = list(dict.fromkeys(one.column for one in findings))
-    payload = {"output": output, "columns": columns, "findings": [dump_document(one) for one in findings], **more}
+def _emit_stopped_event(output: str, findings: Sequence[Finding], facts: Mapping[str, Any]) -> None:
+    columns = list(dict.fromkeys(finding.column for finding in findings))
+    documents = [dump_document(finding) for finding in findings]
+    payload = {"output": output, "columns": columns, "findings": documents, **facts}
     emit_event(STOPPED, {"prefect.resource.id": f"rowmill.output.{output_slug(output)}"}, payload=payload)
 
 
-def _show(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
-    """Write the verdict as an artifact of the run: a page with plots, and a table."""
+def _write_artifacts(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
+    """Write the verdict as artifacts of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
     draw = from_wing("tasks/report", "verdict_section", "distribution_url")
     text = verdict_markdown(stage, note, judged.profile, judged.before, draw)
@@ -300,7 +326,7 @@ def _name_run(job: AnyJob, request: Request) -> str:
     return f"the run{date} to {request.staging.target.name}"
 
 
-def _sentences(findings: Sequence[Finding]) -> str:
-    texts = [one.text for one in findings]
+def _join_sentences(findings: Sequence[Finding]) -> str:
+    texts = [finding.text for finding in findings]
     more = f"; and {len(texts) - SENTENCES} more" if len(texts) > SENTENCES else ""
     return "; ".join(texts[:SENTENCES]) + more

@@ -20,7 +20,7 @@ from prefect.input.run_input import Keyset, keyset_from_base_key
 from prefect.states import Cancelled, Scheduled, State
 from pydantic import Field
 
-from flows.gate.judging import put_question, stop_unanswered
+from flows.gate.judging import announce_unanswered, note_question_event
 from flows.job.refit_job import AnyJob
 from flows.run.announcements import deliver
 from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin, NoOutputError
@@ -146,7 +146,7 @@ def settle_question(staging: Staging) -> None:
         close_unanswered(staging, question)
     elif question.answer and question.answer.answer == "discard":
         text = f"{question.batch_text} was discarded by {question.answer.who} at {question.answer.when}"
-        put_question(question, "discarded", GateStoppedError(text))
+        note_question_event(question, "discarded", GateStoppedError(text))
         staging.clean()
         deliver([staging.target])
         if own:
@@ -179,7 +179,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
         write_note(staging.folder, read_note(staging.folder).as_stopped())
         end_question(staging)
     log.warning("%s was stopped: no answer came by %s", question.batch_text, question.until)
-    stop_unanswered(question)
+    announce_unanswered(question)
 
 
 def answer_of_form(question: Question) -> PublishOrDiscard | None:

@@ -23,14 +23,14 @@ PLACES = (
 )
 
 
-def of_this_moment(run: Run) -> RunDate:
+def date_of_run_now(run: Run) -> RunDate:
     """The date of a run that is typed now: that of `run.date`, else the time of its start."""
     if run.date is not None:
         return parse_run_date(run.date, run.timezone)
     return run_date_at(datetime.now(UTC), run.timezone, "started")
 
 
-def with_date(job: S, date_of: DateOf = of_this_moment) -> tuple[S, Dated | None, dict[str, str]]:
+def with_date(job: S, date_of: DateOf = date_of_run_now) -> tuple[S, Dated | None, dict[str, str]]:
     """(the job or application with its patterns resolved, its date, the texts with braces as they were written).
 
     Braces count in the places of PLACES alone. The date is None for a job without patterns, unless `run.date` is given:

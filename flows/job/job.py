@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 import flows
 from flows.job.access import check_access, check_base, check_fitted, limit_deployment
-from flows.job.dates import DateOf, of_this_moment, with_date, with_patterns
+from flows.job.dates import DateOf, date_of_run_now, with_date, with_patterns
 from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
@@ -262,7 +262,7 @@ class Application(CheckedJob):
         return self.with_checks(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
-def make_application(data: JsonObject, date_of: DateOf = of_this_moment) -> Application:
+def make_application(data: JsonObject, date_of: DateOf = date_of_run_now) -> Application:
     """The application of plain values; the fitted workflow is there and whole as far as its JSON says.
 
     `date_of` says which date its patterns mean.
@@ -354,7 +354,7 @@ def load_job(source: str | Path | JsonObject, changes: Sequence[str] = (), sampl
     return make_job({**data, "source": dict(whole)}, lines)
 
 
-def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = of_this_moment) -> Job:
+def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = date_of_run_now) -> Job:
     """The job of plain values; what a recipe says is the base (maps merge, lists replace).
 
     `features` may be YAML text, of a whole job too. Messages name the line, of that text or of the file that `lines`

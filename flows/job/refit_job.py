@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flows.job.access import check_access, check_base
-from flows.job.dates import DateOf, of_this_moment
+from flows.job.dates import DateOf, date_of_run_now
 from flows.job.job import (
     GO_ON,
     WHAT_FOLLOWS,
@@ -110,7 +110,7 @@ def find_newest_base(root: Path) -> BaseVersion:
     return version
 
 
-def make_refit(data: JsonObject, date_of: DateOf = of_this_moment) -> Refit:
+def make_refit(data: JsonObject, date_of: DateOf = date_of_run_now) -> Refit:
     """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
     check_size(data)
     check_keys(data)

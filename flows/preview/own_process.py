@@ -130,12 +130,12 @@ def look(folder: str) -> None:
             raise not_imported
         if request["blocks"]:
             import tasks.stages.task  # noqa: F401  # storage options in blocks of the Prefect server
-        from flows.job.dates import of_this_moment
+        from flows.job.dates import date_of_run_now
         from flows.job.refit_job import maker_of
         from flows.preview.job_preview import preview
 
         run_date = request["run_date"]
-        date_of = of_this_moment if run_date is None else lambda _: run_date
+        date_of = date_of_run_now if run_date is None else lambda _: run_date
         job = maker_of(request["flow"])(request["data"], date_of=date_of)
         answer = "preview", preview(job, request["flow"])
     except Exception as error:

@@ -99,11 +99,11 @@ def have_previews_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def look_here(data: Mapping[str, Any], flow: FlowName = "preprocess", run_date: RunDate | None = None) -> Any:
     """What a preview's own process answers."""
-    from flows.job.dates import of_this_moment
+    from flows.job.dates import date_of_run_now
     from flows.job.refit_job import maker_of
     from flows.preview.job_preview import preview
 
-    date_of = of_this_moment if run_date is None else lambda _: run_date
+    date_of = date_of_run_now if run_date is None else lambda _: run_date
     return preview(maker_of(flow)(data, date_of=date_of), flow)
 
 
@@ -115,7 +115,7 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect.states import State
 
-    from flows.job.dates import of_this_moment
+    from flows.job.dates import date_of_run_now
     from flows.run.wings import flow_plugins
 
     flow_plugins()  # imports the wings, so that they are patched, too
@@ -124,7 +124,7 @@ def call(flow: Any, data: Mapping[str, Any]) -> Any:
     instead: dict[str, Any] = {
         "get_run_logger": lambda: log,
         "flow_run_id": lambda: run,
-        "date_of_this_run": of_this_moment,
+        "date_of_this_run": date_of_run_now,
         "write_markdown": lambda *_: None,
         "write_table": lambda *_: None,
         "emit_event": lambda *_, **__: None,

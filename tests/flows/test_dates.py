@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.job.dates import of_this_moment
+from flows.job.dates import date_of_run_now
 from flows.job.job import load_job, make_application, make_job
 from flows.job.run_calendar import find_published_outputs
 from flows.preprocess import preprocess
@@ -140,7 +140,7 @@ def today(monkeypatch: pytest.MonkeyPatch, day: str) -> None:
 
     def date_of(run: Run) -> RunDate:
         if run.date is not None:
-            return of_this_moment(run)
+            return date_of_run_now(run)
         return run_date_at(datetime.fromisoformat(f"{day}T02:00:00+00:00").astimezone(UTC), run.timezone, "started")
 
     monkeypatch.setattr("flows.run.session.date_of_this_run", date_of)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job import parameters
-from flows.job.dates import of_this_moment
+from flows.job.dates import date_of_run_now
 from flows.job.job import Job
 from flows.job.parameters import job_maker
 from tasks.errors import JobError
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("flows")
 
 def job_of(parameters: dict[str, Any]) -> Job:
     """The job of parameters, as a flow that is started now has it."""
-    return job_maker(parameters)(of_this_moment)
+    return job_maker(parameters)(date_of_run_now)
 
 
 JOB = """

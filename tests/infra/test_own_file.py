@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.commands.serve import doubtful_jobs
+from flows.commands.serve import describe_doubtful_jobs
 from infra.orchestration.deployment_file import FOLDER, complete, read_file
 from tasks.storage.staging import Staging
 from tests.infra.elsewhere import until
@@ -207,7 +207,7 @@ def test_jobs_that_are_not_valid_are_named(tmp_path: Path, monkeypatch: pytest.M
     specs = [{"name": n, "entrypoint": ENTRY, "parameters": p, "schedules": nightly} for n, p in jobs.items()]
     specs[0]["schedules"] = [{"cron": "17 2 * * *", "timezone": "Asia/Tokyo"}]
     specs.append({**specs[1], "name": "elsewhere", "work_pool": {"job_variables": {"env": {FOLDER: "/srv"}}}})
-    lines = list(doubtful_jobs({"deployments": specs}))
+    lines = list(describe_doubtful_jobs({"deployments": specs}))
     named = [line.partition(":")[0].partition("/")[2] for line in lines]
     assert named == ["good", "bad", "gone", "once", "recipe"]
     assert "its hours are those of Asia/Tokyo, its dates those of run.timezone, UTC" in lines[0]
