@@ -144,7 +144,7 @@ def _row(
         "size": amount(there.nbytes) if there and there.nbytes is not None else "",
         "ids": _format_number(learned.ids),
         "newcomers": _format_number(learned.newcomers),
-        "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}".strip(" x"),
+        "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}",
         "verdict": judged.verdict,
         "begins in": judged.file,
         "sent (UTC)": _format_sent_time(there),

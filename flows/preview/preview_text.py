@@ -60,8 +60,10 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         ),
         TextSection("Source", f"{preview.rows:,} rows, about {amount(preview.nbytes)} decoded", _sources(preview)),
         *([TextSection("Splits", _looks_back(rule), _splits(rule))] if (rule := preview.job_source.split) else []),
-        TextSection("Columns in", "", _columns(preview.source, preview.sample.before.column_names)),
-        TextSection("Columns out", "ids are those of the sample" if sample.fitted_on else "", _columns(sample.schema)),
+        TextSection("Columns in", "", _tabulate_columns(preview.source, preview.sample.before.column_names)),
+        TextSection(
+            "Columns out", "ids are those of the sample" if sample.fitted_on else "", _tabulate_columns(sample.schema)
+        ),
         TextSection("Rows before", f"of a sample of {sample.before.num_rows:,}", _transpose_rows(sample.before, rows)),
         TextSection(
             "Rows after", f"{sample.after.num_rows:,} came out of {fitted}", _transpose_rows(sample.after, rows)
@@ -141,9 +143,10 @@ def _looks_back(rule: SplitRule) -> str:
     return f"train alone is learned from; {back}" if rule.looks_back else "train alone is learned from"
 
 
-def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str, str]]:
+def _tabulate_columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str, str]]:
     rows = []
-    for column in [c for c in schema.columns if c.name[:2] != "__"][:COLUMNS]:
+    visible = [column for column in schema.columns if not is_hidden(column.name)]
+    for column in visible[:COLUMNS]:
         row = {"column": column.name, "type": dtype_name(column.dtype)}
         if read is None:
             size = column.properties.get("embedding") or {}
@@ -156,7 +159,12 @@ def _columns(schema: Schema, read: Sequence[str] | None = None) -> list[dict[str
         else:
             row["read"] = "yes" if column.name in read else ""
         rows.append(row)
-    return rows + _more(len(schema), COLUMNS, rows)
+    return rows + _more(len(visible), COLUMNS, rows)
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a column is rowmill's own, such as the row numbers: it is read and not written."""
+    return name.startswith("__")
 
 
 def _more(count: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -165,7 +173,7 @@ def _more(count: int, shown: int, rows: Sequence[dict[str, str]]) -> list[dict[s
 
 def _transpose_rows(table: pa.Table, rows: int) -> list[dict[str, str]]:
     """The first rows, each a column of the table that is shown: there are more columns than a screen is wide."""
-    names = [name for name in table.column_names if name[:2] != "__"]
+    names = [name for name in table.column_names if not is_hidden(name)]
     head = table.select(names[:COLUMNS]).slice(0, rows)
     shown = [
         {

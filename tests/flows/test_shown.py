@@ -16,8 +16,9 @@ from flows.commands.inspect import show_folder
 from flows.job.job import load_job, make_job
 from flows.preview.job_preview import preview
 from flows.preview.preview_tables import print_rows
-from flows.preview.preview_text import sections
+from flows.preview.preview_text import _tabulate_columns, sections
 from flows.preview.preview_text import show as show_preview
+from tasks.core.schema import Column, Schema
 from tasks.dataset import Dataset
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
@@ -47,6 +48,14 @@ def test_rows_stand_under_their_names_where_there_is_room() -> None:
         "a_column_with_quite_a_long_name  0.5    1.5",
         "text                             x      y",
     ]
+
+
+def test_hidden_columns_do_not_count_among_those_that_a_preview_leaves_out() -> None:
+    columns = [Column(f"x{number}", pa.int64()) for number in range(42)]
+    hidden = Column("__row__", pa.int64())
+    rows = _tabulate_columns(Schema([*columns, hidden]))
+    assert [row["column"] for row in rows[38:]] == ["x38", "x39", "and 2 more"]
+    assert len(_tabulate_columns(Schema([*columns[:40], hidden]))) == 40
 
 
 def test_rows_that_do_not_fit_beside_each_other_come_in_several_tables() -> None:

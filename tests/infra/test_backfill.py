@@ -272,7 +272,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
     (out / "_workflow/state.json").write_text(json.dumps({"format": 3, "fitted": fitted}))
     steps = {"a": {"old_size": 30, "new_size": 40}, "b": {"old_size": 2, "new_size": 2}, "c": {"mode": "merged"}}
     (out / "_workflow/changes.json").write_text(json.dumps({"format": 1, "steps": steps}))
-    findings = [{"column": "price", "check": "psi", "figure": 0.5, "threshold": 0.2, "level": "warn",
+    findings = [{"column": "tax", "check": "psi", "figure": 0.5, "threshold": 0.2, "level": "warn",
                  "files": ["in/2.parquet", "in/3.parquet"]},
                 {"column": "", "check": "rows", "figure": 0.3, "threshold": 0.2, "level": "warn"}]  # fmt: skip
     verdicts = {"statistics": {"verdict": "warn", "findings": findings}, "commit": {"verdict": "pass", "findings": []}}
@@ -283,7 +283,7 @@ def test_the_table_has_seconds_by_stage_sizes_ids_drift_and_verdicts(tmp_path: P
     assert row == {
         "day": today.isoformat(), "state": "published: v0001", "rows": "1,200", "seconds": "1.5", "ingest": "1.0",
         "statistics": "2.0", "transform": "6.0", "size": "2.0 kB", "ids": "42", "newcomers": "10",
-        "drift": "2.5 x price", "verdict": "warn", "begins in": "in/2.parquet",
+        "drift": "2.5 x tax", "verdict": "warn", "begins in": "in/2.parquet",
     }  # fmt: skip
 
 
