@@ -40,7 +40,7 @@ from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
 
 ARRIVED = "rowmill.data.arrived"
-NOTHING = "there is no input"
+# of the ids of events; never change it: by these ids the server recognises files that were announced before
 NAMESPACE = uuid.UUID("6d696c6c-7261-4365-8000-64617461696e")
 MOST_NAMED = 10  # strays that a line of the log names
 
@@ -80,15 +80,16 @@ def watch_source(
     _cancel_late_looks()
     check_path(path, "path")
     root = path.rstrip("/") if is_remote(path) else local_path(path)
-    note = Path(state or f".rowmill/seen-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json").absolute()
-    check_path(note, "state")
-    check_lasting(note, "state")
-    failure = note.with_name(f"{note.name}.failure")
+    digest = hashlib.sha256(root.encode()).hexdigest()[:16]
+    state_file = Path(state or f".rowmill/seen-{digest}.json").absolute()
+    check_path(state_file, "state")
+    check_lasting(state_file, "state")
+    failure = state_file.with_name(f"{state_file.name}.failure")
     patterns = [pattern] if isinstance(pattern, str) else pattern or []
     if create and not is_remote(path):
         Path(root).mkdir(parents=True, exist_ok=True)
     try:
-        paths = _look(root, note, patterns, format, settle, marker, storage(storage_options))
+        paths = _announce_new_files(root, state_file, patterns, format, settle, marker, storage(storage_options))
     except RowmillError as error:
         if failure.exists() and failure.read_text() == str(error):
             return Cancelled(name="StillFailing", message=f"as the looks before: {error}")
@@ -99,19 +100,19 @@ def watch_source(
     return paths
 
 
-def _look(
+def _announce_new_files(
     root: str,
-    note: Path,
+    state_file: Path,
     patterns: list[str],
     format: str,
     settle: float,
     marker: str | None,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """The paths that were announced."""
+    """Find the files that are new and complete, announce them, and note what was seen; return their paths."""
     log = get_run_logger()
-    seen = load_seen(note)
-    named = load_strays(note)
+    seen = load_seen(state_file)
+    logged_strays = load_strays(state_file)
     if not is_remote(root) and not Path(root).exists():
         raise JobError(
             "the watched folder is not there",
@@ -119,48 +120,46 @@ def _look(
             do="make it, mount it, or correct `path`; what was announced before is not forgotten",
         )
     try:
-        there = expand(root, options)
-    except JobError as error:
-        if error.what != NOTHING:
-            raise
+        listing = expand(root, options)
+    except NoInputError:
         log.info("nothing is there yet: %s", root)
         return []  # and nothing is forgotten: a prefix may be empty for a while
-    files, strays = data_files(there, _root_of(there, root, options), patterns, format)
+    files, strays = data_files(listing, _spell_root(listing, root, options), patterns, format)
     complete = files
     if marker:
-        complete = select_marked_files(files, _root_of(files, root, options), marker, options)
-        settle = 0
+        complete = select_marked_files(files, _spell_root(files, root, options), marker, options)
+        settle = 0  # the marker says that the files are complete
         strays = [file for file in strays if file.path.rpartition("/")[2] != marker]
     new, seen = look(complete, seen, time.time(), settle)
-    arrivals = list(group_files(new, _root_of(new, root, options)))
-    asyncio.run(_tell(arrivals, {file.path: file for file in new}))
-    save_seen(note, seen, [file.path for file in strays])
+    arrivals = list(group_files(new, _spell_root(new, root, options)))
+    asyncio.run(_send_events(arrivals, {file.path: file for file in new}))
+    save_seen(state_file, seen, [file.path for file in strays])
     for arrival in arrivals:
         log.info("%s new file(s) in %s", len(arrival.paths), arrival.folder)
-    if unknown := [file.path for file in strays if file.path not in named]:
+    if unknown := [file.path for file in strays if file.path not in logged_strays]:
         log.warning("not data by `pattern` and `format`, so not announced: %s", few(unknown, MOST_NAMED))
-    log.info("%s file(s) found: %s not data, %s new and complete", len(there), len(strays), len(new))
+    log.info("%s file(s) found: %s not data, %s new and complete", len(listing), len(strays), len(new))
     return [file.path for file in new]
 
 
 def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "auto", options: Any = None) -> int:
-    """Send the events of files again, as if they had just arrived; how many events.
+    """Send the events of files again, as if they had just arrived; return how many events were sent.
 
-    JobError where nothing is there, or nothing of it is data.
+    JobError where a path has no files, or none that are data.
     """
     options = options or {}
     by_root = dict[str, list[File]]()
-    named = set[str]()
+    announced = set[str]()
     for path in paths:
         root = path.rstrip("/") if is_remote(path) else local_path(path)
         try:
-            there = expand(root, options)
+            listing = expand(root, options)
         except NoInputError as error:
             do = "correct the path; a folder without data announces nothing"
             raise NoInputError("there is nothing to announce", where=path, why=error.why, do=do) from None
-        alone = len(there) == 1 and there[0].path == root
-        root = root.rpartition("/")[0] if alone else _root_of(there, root, options)
-        files, strays = data_files(there, root, patterns, format)
+        is_one_file = len(listing) == 1 and listing[0].path == root
+        root = root.rpartition("/")[0] if is_one_file else _spell_root(listing, root, options)
+        files, strays = data_files(listing, root, patterns, format)
         if not files:
             raise JobError(
                 "no data is there to announce",
@@ -168,18 +167,18 @@ def announce(paths: Sequence[str], patterns: Sequence[str] = (), format: str = "
                 why=f"not data by name: {few([file.path for file in strays], MOST_NAMED)}",
                 do="name them with --pattern, such as --pattern '*.log', or correct --format",
             )
-        by_root.setdefault(root, []).extend(file for file in files if file.path not in named)
-        named.update(file.path for file in files)
+        by_root.setdefault(root, []).extend(file for file in files if file.path not in announced)
+        announced.update(file.path for file in files)
         if strays:
             left_out = few([file.path for file in strays], MOST_NAMED)
             logging.getLogger("rowmill").warning("not announced, since they are not data by name: %s", left_out)
     arrivals = [arrival for root, files in by_root.items() for arrival in group_files(files, root)]
-    asyncio.run(_tell(arrivals, {}))
+    asyncio.run(_send_events(arrivals, {}))
     return len(arrivals)
 
 
-def _root_of(files: Sequence[File], root: str, options: Mapping[str, Any]) -> str:
-    """The watched folder as the paths of its files spell it: a file system may write a URL in another way."""
+def _spell_root(files: Sequence[File], root: str, options: Mapping[str, Any]) -> str:
+    """Spell the watched folder as the paths of its files do: a file system may write a URL in another way."""
     if not is_remote(root) or not files or files[0].path.startswith(root):
         return root
     import fsspec
@@ -188,7 +187,7 @@ def _root_of(files: Sequence[File], root: str, options: Mapping[str, Any]) -> st
     return str(fs.unstrip_protocol(name)).rstrip("/")
 
 
-async def _tell(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
+async def _send_events(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
     """Send the events and wait until the server has them."""
     if not arrivals:
         return
@@ -198,16 +197,17 @@ async def _tell(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
 
 
 def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
-    """The event of an arrival; its id is made from the files, so that the same files make the same event.
+    """Make the event of an arrival. The server ignores an event whose id it knows.
 
-    Without `files` it is another event each time: the server drops one that it knows.
+    The id is derived from the arrival's files in `files`, so that a look which is repeated announces nothing twice. If
+    none of them is there, the id is random, so that an event which is sent again on purpose is not ignored.
     """
     known = [f"{path}:{files[path].size}:{files[path].mtime}" for path in arrival.paths if path in files]
-    names = known or [str(uuid.uuid4())]
+    id_parts = known or [str(uuid.uuid4())]
     payload = {"folder": arrival.folder, "paths": arrival.paths, "files": len(arrival.paths), "bytes": arrival.bytes}
     resource = {"prefect.resource.id": f"rowmill.source.{arrival.folder}", "prefect.resource.name": arrival.folder}
     return Event(
-        id=uuid.uuid5(NAMESPACE, "\n".join(names)),
+        id=uuid.uuid5(NAMESPACE, "\n".join(id_parts)),
         event=ARRIVED,
         resource=Resource(resource),
         related=_this_run(),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, NamedTuple
 
 from tasks.core.settings import Run, S
 from tasks.core.strict_json import JsonObject
 from tasks.job.run_date import Dated, RunDate, is_pattern, parse_run_date, resolve_patterns, run_date_at
 
 DateOf = Callable[[Run], RunDate]
+# Where a job may hold a date; braces anywhere else are ordinary text. In texts a place is written as `source.path`, and
+# as `source.path[1]` for an item of a list.
 PLACES = (
     ("source", "path"),
     ("source", "valid"),
@@ -23,43 +25,53 @@ PLACES = (
 )
 
 
+class Resolved(NamedTuple, Generic[S]):
+    """A job (or an application) whose patterns are resolved."""
+
+    job: S
+    dated: Dated | None  # None without patterns and without `run.date`
+    written: dict[str, str]  # by place, the texts with braces, as the author of the job wrote them
+
+
 def date_of_run_now(run: Run) -> RunDate:
-    """The date of a run that is typed now: that of `run.date`, else the time of its start."""
+    """Return the date of a run that starts now: that of `run.date`, else the time of its start."""
     if run.date is not None:
         return parse_run_date(run.date, run.timezone)
     return run_date_at(datetime.now(UTC), run.timezone, "started")
 
 
-def with_date(job: S, date_of: DateOf = date_of_run_now) -> tuple[S, Dated | None, dict[str, str]]:
-    """(the job or application with its patterns resolved, its date, the texts with braces as they were written).
+def resolve_job(job: S, date_of: DateOf = date_of_run_now) -> Resolved[S]:
+    """Replace the patterns of a job by what they become on the date of its run.
 
-    Braces count in the places of PLACES alone. The date is None for a job without patterns, unless `run.date` is given:
-    then its output is of that date.
+    A job without patterns has a date only if `run.date` is given: then its output is of that date.
     """
     run: Run = job.run  # type: ignore[attr-defined]
-    texts = {place: text for place, text in texts_of(job).items() if "{" in text or "}" in text}
-    if not texts and run.date is None:
-        return job, None, {}
+    written = {place: text for place, text in texts_of(job).items() if "{" in text or "}" in text}
+    if not written and run.date is None:
+        return Resolved(job, None, {})
     run_date = date_of(run)
-    values = {place: resolve_patterns(text, run_date, place) for place, text in texts.items()}
-    became = {place: (text, values[place]) for place, text in texts.items() if is_pattern(text)}
-    if not became and run.date is None:
-        return _replace_texts(job, values), None, texts
-    return _replace_texts(job, values), Dated(run_date, became), texts
+    values = {place: resolve_patterns(text, run_date, place) for place, text in written.items()}
+    resolved = {place: (text, values[place]) for place, text in written.items() if is_pattern(text)}
+    if not resolved and run.date is None:  # only doubled braces, which stand for braces: the job has no date
+        return Resolved(_replace_texts(job, values), None, written)
+    return Resolved(_replace_texts(job, values), Dated(run_date, resolved), written)
 
 
 def with_patterns(data: JsonObject, patterns: Mapping[str, str]) -> JsonObject:
-    """The plain values of a job with texts put back at their places, as the job's author wrote them.
+    """Put texts back at their places in the plain values of a job, as the job's author wrote them; return a copy.
 
     >>> with_patterns({"source": {"path": ["a", "b"]}}, {"source.path[1]": "{date}"})
     {'source': {'path': ['a', '{date}']}}
     """
+    data = dict(data)
     for place, pattern in patterns.items():
         path, bracket, index = place.partition("[")
         *sections, key = path.split(".")
         section = data
         for name in sections:
-            section[name] = section = dict(section[name])
+            copy = dict(section[name])
+            section[name] = copy
+            section = copy
         if bracket:
             section[key] = list(section[key])
             section[key][int(index[:-1])] = pattern
@@ -69,31 +81,33 @@ def with_patterns(data: JsonObject, patterns: Mapping[str, str]) -> JsonObject:
 
 
 def texts_of(job: object) -> dict[str, str]:
-    """The texts of a job, as a model or as plain values, that may hold a date, by their places."""
+    """Collect the texts of a job, as a model or as plain values, that may hold a date, by their places."""
     texts: dict[str, str] = {}
-    for place in PLACES:
+    for path in PLACES:
         value = job
-        for name in place:
+        for name in path:
             value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-        name = ".".join(place)
+        place = ".".join(path)
         if isinstance(value, str):
-            texts[name] = value
+            texts[place] = value
         elif isinstance(value, list):
-            texts |= {f"{name}[{number}]": text for number, text in enumerate(value)}
+            texts |= {f"{place}[{index}]": text for index, text in enumerate(value)}
     return texts
 
 
 def _replace_texts(job: S, values: Mapping[str, str]) -> S:
-    """The job with other texts at some places."""
-    for place in PLACES:
-        name = ".".join(place)
-        own = {key: text for key, text in values.items() if key.partition("[")[0] == name}
-        if not own:
+    """Return the job with other texts at some places."""
+    for path in PLACES:
+        place = ".".join(path)
+        replacements = {key: text for key, text in values.items() if key.partition("[")[0] == place}
+        if not replacements:
             continue
-        section: Any = job if len(place) == 1 else getattr(job, place[0])
-        value: Any = own.get(name)
+        is_of_job = len(path) == 1  # `fitted` and `base` are in no section
+        section: Any = job if is_of_job else getattr(job, path[0])
+        value: Any = replacements.get(place)
         if value is None:
-            value = [own.get(f"{name}[{n}]", text) for n, text in enumerate(getattr(section, place[-1]))]
-        section = section.model_copy(update={place[-1]: value})
-        job = section if len(place) == 1 else job.model_copy(update={place[0]: section})
+            texts = getattr(section, path[-1])
+            value = [replacements.get(f"{place}[{index}]", text) for index, text in enumerate(texts)]
+        section = section.model_copy(update={path[-1]: value})
+        job = section if is_of_job else job.model_copy(update={path[0]: section})
     return job

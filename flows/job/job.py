@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator
 
 import flows
 from flows.job.access import check_access, check_base, check_fitted, limit_deployment
-from flows.job.dates import DateOf, date_of_run_now, with_date, with_patterns
+from flows.job.dates import DateOf, date_of_run_now, resolve_job, with_patterns
 from flows.job.yaml_lines import Lines, parse_yaml
 from infra import bounded_yaml
 from infra.clusters.model import Cluster
@@ -82,10 +82,11 @@ class DatedJob(Section):
         return self._dated
 
     def with_date(self, date_of: DateOf) -> Self:
-        """The job with its patterns resolved; it remembers what they became."""
-        job, dated, written = with_date(self, date_of)
-        job._dated = dated
-        job._written = written
+        """Return the job with its patterns resolved; it remembers what they became."""
+        resolved = resolve_job(self, date_of)
+        job = resolved.job
+        job._dated = resolved.dated
+        job._written = resolved.written
         return job
 
     def patterns(self, place: str) -> list[str]:

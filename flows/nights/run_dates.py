@@ -14,7 +14,7 @@ from prefect.context import FlowRunContext
 from flows.job.dates import DateOf
 from flows.job.refit_job import AnyJob
 from flows.job.run_calendar import BACKFILL, DatedOutput
-from flows.nights.table import NO_DATA, show_run_dates
+from flows.nights.table import NO_DATA, write_run_dates_artifact
 from flows.run.empty_sources import NoDataError
 from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin
 from flows.run.work_of_job import (
@@ -33,23 +33,23 @@ from tasks.storage.staging import Staging
 
 NOTE = "night.json"  # in the staging folder: the date of the work in it
 PASSED_OVER = "passed_over"  # in the note: other runs do not begin with this date any more
-WAITS = "waits for an answer"  # the outcome of a night of which the gate asks
+WAITS = "waits for an answer"  # the outcome of a run date whose batch the gate asks about
 log = logging.getLogger("rowmill")
 
 
 class BegunDatesPlugin(FlowPlugin):
-    """Puts the dates that earlier runs have begun before the run's own one, and shows the nights of a deployment."""
+    """Puts the dates that earlier runs have begun before the run's own one; tabulates the deployment's run dates."""
 
     place: ClassVar[int] = 30
 
     def around(self, flow: CurrentFlow, run: Callable[[], Ended]) -> Ended:
         own = flow.own
-        if own.dated is not None and (there := _find_backfill_output(own)):
-            return end_published(own, there)
-        flow.errors.clear()  # of the time before, where the run goes on after an answer
+        if own.dated is not None and (published := _find_backfill_output(own)):
+            return end_published(own, published)
+        flow.errors.clear()  # a run that goes on after an answer has those of its first attempt
         try:
             if own.dated is not None and own.dated.became:
-                begun = [flow.make(_always(run_date)) for run_date in find_unfinished_dates(flow)]
+                begun = [flow.make(_make_date_of(run_date)) for run_date in find_unfinished_dates(flow)]
                 flow.jobs[:] = [*begun, own]
             return run()
         except RowmillError as error:
@@ -58,9 +58,9 @@ class BegunDatesPlugin(FlowPlugin):
             job = flow.errors[-1][0]
             if job is own or isinstance(error, GateAskedError | OpenQuestionError):
                 raise
-            raise _not_finished(error, job) from error
+            raise _make_unfinished_error(error, job) from error
         finally:
-            show_run_dates(_outcomes(flow))
+            write_run_dates_artifact(_describe_outcomes(flow))
 
 
 class RunDatePlugin(RunPlugin):
@@ -85,8 +85,11 @@ class RunDatePlugin(RunPlugin):
 
 
 def find_unfinished_dates(flow: CurrentFlow) -> list[RunDate]:
-    """The dates of earlier runs to the same output, or to that of an earlier date, that were begun and not published
-    and that no run works on; the oldest first. Those that are passed over are named in the log."""
+    """Find the dates that earlier runs have begun and not published, the oldest first.
+
+    They are of runs to the same output, or to that of an earlier date, and no run works on them now. Those that are
+    passed over are named in the log.
+    """
     own = flow.own
     assert own.dated is not None
     here = staging_of(own).folder
@@ -96,7 +99,7 @@ def find_unfinished_dates(flow: CurrentFlow) -> list[RunDate]:
         if note is None:
             continue
         begun = parse_run_date(str(note.get("run_date")), own.run.timezone, "begun")
-        staging = staging_of(flow.make(_always(begun)))
+        staging = staging_of(flow.make(_make_date_of(begun)))
         if staging.folder != folder or staging.in_use() or note.get("night") == name_run_date(own):
             continue
         if folder != here and begun.time >= own.dated.run_date.time:
@@ -122,7 +125,7 @@ def note_date(job: AnyJob, staging: Staging) -> None:
     own = name_run_date(job)
     if note and note.get("night") != own:
         if not note.get(PASSED_OVER):
-            raise _other_date(note, staging)
+            raise _make_other_date_error(note, staging)
         get_run_logger().warning("the work of %s, which is passed over, gives way to this run", note.get("date"))
         staging.clean()
         staging.open()
@@ -137,12 +140,12 @@ def pass_over(staging: Staging) -> None:
 
 
 def _read_note(folder: Path) -> dict[str, Any] | None:
-    """The note on the date of the work in a staging folder; None where no work of a date is there."""
+    """Read the note on the date of the work in a staging folder; None where no work of a date is there."""
     note = read_json(folder / NOTE)
     return note if isinstance(note, dict) and (folder / "plan.json").exists() else None
 
 
-def _other_date(note: JsonObject, staging: Staging) -> JobError:
+def _make_other_date_error(note: JsonObject, staging: Staging) -> JobError:
     return JobError(
         f"the run of {note.get('date')} was begun and not published",
         where=str(staging.folder),
@@ -153,7 +156,7 @@ def _other_date(note: JsonObject, staging: Staging) -> JobError:
 
 
 def name_run_date(job: AnyJob) -> str:
-    """What tells the nights of a job apart: the day, with the hour where a pattern names one; "" without a date."""
+    """Name the run date of a job: the day, with the hour where a pattern names one; "" without a date."""
     if job.dated is None or not job.dated.became:
         return ""
     hours = any(names_hour(pattern) for pattern, _ in job.dated.became.values())
@@ -161,13 +164,13 @@ def name_run_date(job: AnyJob) -> str:
 
 
 def _find_backfill_output(own: AnyJob) -> DatedOutput | None:
-    """The published output of the night of a run that a backfill has started; None for other runs."""
+    """Find the published output of the run date of a run that a backfill has started; None for other runs."""
     context = FlowRunContext.get()
     tags = getattr(context.flow_run, "tags", None) if context else None
     return output_of(own) if BACKFILL in (tags or []) else None
 
 
-def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
+def _make_unfinished_error(error: RowmillError, job: AnyJob) -> RowmillError:
     assert job.dated is not None
     what = f"the run of {job.dated.run_date.day}, which was begun and not published, cannot be finished: {error.what}"
     text = job.dated.run_date.text
@@ -177,12 +180,12 @@ def _not_finished(error: RowmillError, job: AnyJob) -> RowmillError:
     return type(error)(what, where=error.where, why=error.why, do=do.removeprefix("; "))
 
 
-def _outcomes(flow: CurrentFlow) -> dict[date, str]:
-    """By night, how the jobs of a flow run ended that have no output, in words."""
-    return {run_date_of_job(job): _outcome(error) for job, error in flow.errors}
+def _describe_outcomes(flow: CurrentFlow) -> dict[date, str]:
+    """Describe by run date how the jobs of a flow run ended that have no output."""
+    return {run_date_of_job(job): _describe_outcome(error) for job, error in flow.errors}
 
 
-def _outcome(error: RowmillError | NothingToDoError) -> str:
+def _describe_outcome(error: RowmillError | NothingToDoError) -> str:
     if isinstance(error, NoDataError):
         return NO_DATA
     if isinstance(error, NothingToDoError):
@@ -194,5 +197,5 @@ def _outcome(error: RowmillError | NothingToDoError) -> str:
     return f"failed: {error.what}"
 
 
-def _always(run_date: RunDate) -> DateOf:
+def _make_date_of(run_date: RunDate) -> DateOf:
     return lambda _: run_date

@@ -1,4 +1,4 @@
-"""The last nights of a deployment side by side, as Markdown: rows, seconds, size, ids, drift, verdict."""
+"""The last run dates of a deployment side by side, as Markdown: rows, seconds, size, ids, drift, verdict."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 MOST_RUN_DATES = 30  # in the table
 LARGEST_STATE = 64 * 2**20  # bytes of a state.json whose vocabularies are counted
 NO_DATA = "no data"
-RUNS = 200  # of a deployment that the table of nights looks at, as many as the server gives at once
+MOST_RUNS = 200  # of a deployment that the table looks at: as many as the server gives at once
 log = logging.getLogger("rowmill")
 
 
 @dataclass(frozen=True)
 class VocabularySizes:
-    """The sizes of all vocabularies together, and how many of their values are new since the night before.
+    """The sizes of all vocabularies together, and how many of their values are new since the previous run date.
 
     None if unknown: an output that learned nothing has no ids, and only a refit says what is new.
     """
@@ -54,10 +54,10 @@ class VocabularySizes:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What the gate said of a night: `drift` is the largest share of a threshold that a finding reached."""
+    """The gate's verdict on an output, and its worst finding."""
 
     verdict: str = ""
-    drift: float | None = None
+    drift: float | None = None  # the figure of the worst finding divided by its threshold
     column: str = ""
     file: str = ""  # the first in which the worst finding begins
 
@@ -66,12 +66,12 @@ def tabulate_run_dates(
     deployed_job: DeployedJob,
     runs: Mapping[date, Any],
     outcomes: Mapping[date, str],
-    rates: Mapping[str, Mapping[str, Any]] | None = None,
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> str:
-    """The table of the last nights, the newest first, and above it how many nights have no output.
+    """Tabulate the last run dates, the newest first; above the table stands how many of them have no output.
 
-    `runs` has the newest flow run of each night, `outcomes` how nights without an output ended, `rates` the recorded
-    figures of runs by their ids, for outputs that later ones have replaced. Columns that are empty throughout are left
+    `runs` has the newest flow run of each run date, `outcomes` how run dates without an output ended. `recorded` has
+    rows and seconds by run id, for outputs that later ones have replaced. Columns that are empty throughout are left
     out.
     """
     outputs = deployed_job.find_all_outputs()
@@ -82,77 +82,80 @@ def tabulate_run_dates(
         expected = (
             deployed_job.missing(max(deployed_job.find_first_run_date(), oldest)) if deployed_job.schedules else []
         )
-        missing = [night for night in sorted({*expected, *runs, *outcomes}) if night not in outputs and night >= oldest]
-        missing = [night for night in missing if outcomes.get(night) != NO_DATA]
+        begun = {*expected, *runs, *outcomes}  # what was tried by hand counts, too, although no schedule expects it
+        missing = [day for day in sorted(begun) if day not in outputs and day >= oldest]
+        missing = [day for day in missing if outcomes.get(day) != NO_DATA]
     every = sorted({*missing, *outputs, *runs, *outcomes}, reverse=True)
     rows = [
         {
-            calendar.unit: calendar.format_run_date(night),
-            **_row(outputs.get(night), runs.get(night), outcomes.get(night), rates),
+            calendar.unit: calendar.format_run_date(day),
+            **_format_row(outputs.get(day), runs.get(day), outcomes.get(day), recorded or {}),
         }
-        for night in every
-        if night >= oldest
+        for day in every
+        if day >= oldest
     ]
-    head = _head(deployed_job, missing)
+    head = _describe_missing(deployed_job, missing)
     used = {name for row in rows for name, text in row.items() if text}
     shown = [{name: text for name, text in row.items() if name in used} for row in rows]
     return f"{head}\n\n{markdown_table(shown)}" if shown else head
 
 
-def _head(deployed_job: DeployedJob, missing: list[date]) -> str:
+def _describe_missing(deployed_job: DeployedJob, missing: list[date]) -> str:
     unit = deployed_job.calendar.unit
     if not deployed_job.has_date:
         return f"The runs of {deployed_job.name}. Its job names no date: each stands at the day on which it began."
     if not missing:
         return f"Every {unit} of {deployed_job.name} has a published output."
-    listed = ", ".join(map(deployed_job.calendar.format_run_date, missing[:MOST_RUN_DATES])) + (
-        ", .." if len(missing) > MOST_RUN_DATES else ""
-    )
+    listed = ", ".join(map(deployed_job.calendar.format_run_date, missing[:MOST_RUN_DATES]))
+    if len(missing) > MOST_RUN_DATES:
+        listed += ", .."
     return (
         f"**{len(missing):,} {unit}(s) without a published output**: {listed}. "
         f"`rowmill backfill {deployed_job.name} --missing` makes them."
     )
 
 
-def _row(
-    output: DatedOutput | None, flow_run: Any, outcome: str | None, rates: Mapping[str, Mapping[str, Any]] | None
+def _format_row(
+    output: DatedOutput | None, flow_run: Any, outcome: str | None, recorded: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The cells of a night, as texts; "" for unknown figures."""
+    """Write the cells of a run date as texts; "" for unknown figures."""
     run_id = output.run if output and output.run else str(flow_run.id) if flow_run else ""
-    there = None if output and output.is_removed else output
-    if there:
-        state = f"published: {there.path.name}"
-    elif output:
-        state = f"published, and removed by keep_versions: {output.path.name}"
+    existing = output if output and not output.is_removed else None
+    if existing:
+        state = f"published: {existing.path.name}"
+        stages = existing.stages
+        rows = existing.rows
+        seconds = existing.seconds
+        vocabularies = read_vocabulary_sizes(existing.path)
+        gate = read_gate_result(existing.path)
     else:
         state = outcome or (str(flow_run.state_name) if flow_run else "no run")
-    recorded = (rates or {}).get(run_id, {}) if there is None else {}
-    stages = there.stages if there else recorded.get("seconds", {})
-    rows = there.rows if there else recorded.get("rows")
-    seconds = there.seconds if there else sum(stages.values()) or None
-    learned, judged = (
-        (read_vocabulary_sizes(there.path), read_gate_result(there.path))
-        if there
-        else (VocabularySizes(), GateResult())
-    )
+        if output:
+            state = f"published, and removed by keep_versions: {output.path.name}"
+        figures = recorded.get(run_id, {})
+        stages = figures.get("seconds", {})
+        rows = figures.get("rows")
+        seconds = sum(stages.values()) or None
+        vocabularies = VocabularySizes()
+        gate = GateResult()
     return {
         "run": Markdown(f"[{run_id[:8]}]({url_for('flow-run', obj_id=run_id)})" if run_id else ""),
         "state": state,
         "rows": _format_number(rows),
-        "seconds": _seconds(seconds),
-        **{name: _seconds(stages.get(name)) for name in STAGES},
-        "size": amount(there.nbytes) if there and there.nbytes is not None else "",
-        "ids": _format_number(learned.ids),
-        "newcomers": _format_number(learned.newcomers),
-        "drift": "" if judged.drift is None else f"{judged.drift:.1f} x {judged.column}",
-        "verdict": judged.verdict,
-        "begins in": judged.file,
-        "sent (UTC)": _format_sent_time(there),
+        "seconds": _format_seconds(seconds),
+        **{name: _format_seconds(stages.get(name)) for name in STAGES},
+        "size": amount(existing.nbytes) if existing and existing.nbytes is not None else "",
+        "ids": _format_number(vocabularies.ids),
+        "newcomers": _format_number(vocabularies.newcomers),
+        "drift": "" if gate.drift is None else f"{gate.drift:.1f} x {gate.column}",
+        "verdict": gate.verdict,
+        "begins in": gate.file,
+        "sent (UTC)": _format_sent_time(existing),
     }
 
 
 def _format_sent_time(output: DatedOutput | None) -> str:
-    """When the Prefect server heard of a night, to the minute: empty if it has not, or if the note is damaged."""
+    """Say when the Prefect server heard of an output, to the minute; "" if it has not, or if the note is damaged."""
     try:
         publication = read_publication(output.path) if output else None
         sent = datetime.fromisoformat(publication.sent) if publication and publication.sent else None
@@ -162,7 +165,7 @@ def _format_sent_time(output: DatedOutput | None) -> str:
 
 
 def read_vocabulary_sizes(output: Path) -> VocabularySizes:
-    """The vocabularies of an output, as its fitted workflow says their sizes."""
+    """Read the sizes of an output's vocabularies from its fitted workflow."""
     folder = output / WORKFLOW if (output / WORKFLOW).is_dir() else output
     state = folder / "state.json"
     try:
@@ -175,11 +178,11 @@ def read_vocabulary_sizes(output: Path) -> VocabularySizes:
         for one in (fitted.values() if isinstance(fitted, dict) else ())
         if isinstance(one, dict) and "values" in one and isinstance(one.get("size"), int)
     ]
-    return VocabularySizes(sum(sizes) if sizes else None, _newcomers(read_json(folder / CHANGES)))
+    return VocabularySizes(sum(sizes) if sizes else None, _count_newcomers(read_json(folder / CHANGES)))
 
 
-def _newcomers(changes: object) -> int | None:
-    """How many values got an id in a refit; None without one."""
+def _count_newcomers(changes: object) -> int | None:
+    """Count the values that got an id in a refit; None without one."""
     steps = changes.get("steps") if isinstance(changes, dict) else None
     grown = [
         one["new_size"] - one["old_size"]
@@ -190,23 +193,25 @@ def _newcomers(changes: object) -> int | None:
 
 
 def read_gate_result(output: Path) -> GateResult:
-    """What the gate said of an output, of all splits; empty where no gate looked at it."""
+    """Read what the gate said of an output, whichever splits hold its note; empty where no gate looked at it."""
     notes = [read_json(folder / GATE) for folder in (output, *(output / split for split in SPLITS))]
     notes = [note for note in notes if isinstance(note, dict)]
     words = [str(note.get("gate") or note.get("verdict") or "") for note in notes]
     worst: Mapping[str, Any] = max(
-        notes, key=lambda note: max((share for share, *_ in _shares(note)), default=0.0), default={}
+        notes, key=lambda note: max((drift for drift, *_ in _find_drifts(note)), default=0.0), default={}
     )
-    share, column, file = max(_shares(worst), default=(None, "", ""))
+    drift, column, file = max(_find_drifts(worst), default=(None, "", ""))
+    # the commit puts the same note into every split, so that any verdict but `pass` is that of all
     verdict = next((word for word in words if word not in ("", "pass")), words[0] if words else "")
-    return GateResult(verdict, share, column, file)
+    return GateResult(verdict, drift, column, file)
 
 
-def _shares(note: object) -> Iterator[tuple[float, str, str]]:
-    """(figure / threshold, column, first file in which it begins) of every finding at any depth of a gate's note."""
+def _find_drifts(note: object) -> Iterator[tuple[float, str, str]]:
+    """Yield (figure / threshold, column, first file in which it begins) of every finding in a gate's note, at any
+    depth."""
     if isinstance(note, list):
         for one in note:
-            yield from _shares(one)
+            yield from _find_drifts(one)
     if not isinstance(note, dict):
         return
     figure = note.get("figure")
@@ -215,24 +220,25 @@ def _shares(note: object) -> Iterator[tuple[float, str, str]]:
         yield figure / threshold, str(note.get("column") or "rows"), str(next(iter(note.get("files") or ()), ""))
     for name, one in note.items():
         if name not in ("accepted", "proposed"):
-            yield from _shares(one)
+            yield from _find_drifts(one)
 
 
 def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def _seconds(value: float | None) -> str:
+def _format_seconds(value: float | None) -> str:
     return "" if value is None else f"{value:,.1f}"
 
 
 # The artifact
 
 
-def show_run_dates(outcomes: Mapping[date, str]) -> None:
-    """Write the artifact of the nights of the deployment of the current flow run; nothing without a deployment.
+def write_run_dates_artifact(outcomes: Mapping[date, str]) -> None:
+    """Write the table of the current flow run's deployment as an artifact; nothing without a deployment.
 
-    `outcomes` says of nights without an output how this run ended for them. A server that is away is no reason to fail.
+    `outcomes` says of run dates without an output how this run ended for them. An error here, such as a server that is
+    away, is a warning: the run itself has done its work.
     """
     context = FlowRunContext.get()
     flow_run = context.flow_run if context else None
@@ -242,15 +248,16 @@ def show_run_dates(outcomes: Mapping[date, str]) -> None:
     try:
         with fresh_client(), get_client(sync_client=True) as client:
             deployment = client.read_deployment(deployment_id)
-            nights = make_deployed_job(f"{context.flow.name}/{deployment.name}", deployment)
-            text = tabulate_run_dates(nights, _read_runs_by_run_date(client, nights), outcomes, rates_by_run())
-        write_markdown(artifact_key(nights.name), text, f"The nights of {nights.name}")
+            deployed_job = make_deployed_job(f"{context.flow.name}/{deployment.name}", deployment)
+            runs = _read_runs_by_run_date(client, deployed_job)
+            text = tabulate_run_dates(deployed_job, runs, outcomes, rates_by_run())
+        write_markdown(artifact_key(deployed_job.name), text, f"The nights of {deployed_job.name}")
     except Exception as error:
         log.warning("the table of nights could not be written: %s", error)
 
 
 def artifact_key(name: str) -> str:
-    """The key of the artifact of a deployment's nights.
+    """Make the key of the artifact of a deployment's run dates.
 
     >>> artifact_key("preprocess/Nightly 2")
     'rowmill-nights-preprocess-nightly-2'
@@ -259,7 +266,7 @@ def artifact_key(name: str) -> str:
 
 
 def _read_runs_by_run_date(client: Any, deployed_job: DeployedJob) -> dict[date, Any]:
-    """The newest flow run of each night that the server knows, by the night that it is of."""
+    """Ask the server for the newest flow run of each run date."""
     calendar = deployed_job.calendar
     since = calendar.begin(calendar.back(deployed_job.today(), MOST_RUN_DATES))
     expected = FlowRunFilterExpectedStartTime(after_=since, before_=datetime.now(UTC))
@@ -267,7 +274,7 @@ def _read_runs_by_run_date(client: Any, deployed_job: DeployedJob) -> dict[date,
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployed_job.id])),
         flow_run_filter=FlowRunFilter(expected_start_time=expected),
         sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=RUNS,
+        limit=MOST_RUNS,
     )
     runs: dict[date, Any] = {}
     for run in flow_runs:
