@@ -22,7 +22,7 @@ from infra.orchestration import deployments
 from rowmill.cli import main
 from tests.forking import fork_runs
 
-deployments.keep_automations = lambda notify: None
+deployments.ensure_automations = lambda notify: None
 fork_runs()
 main()
 """

@@ -68,7 +68,7 @@ def serve(
     server = ensure_server(console.print)
     say_dead_runs(console)  # an earlier serve that was killed left its runs as running
     if notify_outputs:
-        deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
+        deployments.ensure_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
     for name in deployments.update_served_note(path):
@@ -122,7 +122,7 @@ def deploy(
     doubts = list(describe_doubtful_jobs(data))
     server = ensure_server(console.print)
     if notify_outputs:
-        deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
+        deployments.ensure_webhook(deployments.OUTPUTS_WEBHOOK, notify_outputs)
     console.print(f"registering {count} deployment(s) of {path} for the pool {pool}", soft_wrap=True, markup=False)
 
     def say(name: str) -> None:

@@ -37,7 +37,8 @@ from infra.orchestration.pool_template import job_template, warn_of_template
 from infra.orchestration.server import MOST_LETTERS, prefect_home, refusals, ui_url
 from tasks.errors import GiveUpError, JobError, visible
 
-LIGHT_LIMIT = 2  # light runs at once, beside the jobs
+# light runs at once, in addition to jobs: those of flows that look at a folder or wait (LIGHT in deployment_file.py)
+LIGHT_LIMIT = 2
 AUTOMATIONS = Path(infra.__file__).parent / "automations.yaml"
 # blocks that hold a URL
 WEBHOOK = "rowmill-notify"
@@ -57,25 +58,29 @@ HOST = '(flow_run.labels["rowmill.host"] or flow_run.labels["prefect.worker.name
 def serve(path: Path = FILE, limit: int = 1, notify: str | None = None) -> None:
     """Offer the deployments of a file from this process, each run in a process of its own, until it is stopped.
 
-    At most `limit` jobs at once; the others wait. Light runs (a look at a folder) do not wait for jobs. The current
-    folder is that of the runs. SIGTERM and Ctrl-C cancel the runs that go on, pause the schedules and end it; the next
-    start takes them up again. A GiveUpError where another process of this host serves one of them.
+    At most `limit` jobs run at once; the others wait. Light runs do not wait for jobs. Runs start in the current
+    folder. SIGTERM and Ctrl-C cancel the runs, pause the schedules and end this function; the next start resumes the
+    schedules. A GiveUpError where another process of this host serves one of the deployments.
     """
     from prefect.runner import Runner
 
     check_notify(notify)
-    _safe_path()
+    _set_safe_path()
     specs = read_file(path)["deployments"]
     logging.getLogger("prefect.runner").addFilter(_make_capacity_filter())
     jobs: Any = Runner(name="rowmill", limit=limit, pause_on_shutdown=False)
     light: Any = Runner(name="rowmill-light", limit=LIGHT_LIMIT, pause_on_shutdown=False)
-    with _alone(map(full_name, specs)):
+    with _lock_served(map(full_name, specs)):
         for spec in specs:
             with refusals("the Prefect server refuses a deployment", f"{path}: {full_name(spec)}"):
                 (light if is_light(spec) else jobs).add_flow(flow_of(spec["entrypoint"]), **to_runner_arguments(spec))
-        keep_automations(notify)
-        runners = [light if is_it else jobs for is_it in sorted(set(map(is_light, specs)))]
-        asyncio.run(_until_stopped(runners, [full_name(spec) for spec in specs]))
+        ensure_automations(notify)
+        runners: list[Any] = []  # those that have a deployment
+        if not all(map(is_light, specs)):
+            runners.append(jobs)
+        if any(map(is_light, specs)):
+            runners.append(light)
+        asyncio.run(_run_until_stopped(runners, [full_name(spec) for spec in specs]))
 
 
 def _make_capacity_filter() -> Callable[[logging.LogRecord], bool]:
@@ -93,12 +98,11 @@ def _make_capacity_filter() -> Callable[[logging.LogRecord], bool]:
     return first
 
 
-async def _until_stopped(runners: Sequence[Any], names: Sequence[str]) -> None:
-    """Run until Ctrl-C or SIGTERM; then cancel what runs and pause the schedules of the deployments of these names, in
-    this order and to the end.
+async def _run_until_stopped(runners: Sequence[Any], names: Sequence[str]) -> None:
+    """Run until Ctrl-C or SIGTERM; then cancel the runs, and pause the schedules of the deployments of these names.
 
-    Prefect's own handler of SIGTERM raises SystemExit into the pausing, and lets the runs go on; and its own pausing
-    ends at a deployment that was deleted meanwhile.
+    Prefect's own handling of SIGTERM is not used. It raises SystemExit while schedules are being paused and leaves the
+    runs running, and it pauses nothing behind a deployment that was deleted meanwhile.
     """
     serving = [asyncio.create_task(runner.start()) for runner in runners]
     stopping: list[asyncio.Task[None]] = []
@@ -118,7 +122,7 @@ async def _until_stopped(runners: Sequence[Any], names: Sequence[str]) -> None:
 
 
 async def _pause(names: Iterable[str]) -> None:
-    """Pause the schedules of deployments, as far as they are still there."""
+    """Pause the schedules of the deployments that the server still has."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -129,11 +133,11 @@ async def _pause(names: Iterable[str]) -> None:
 
 
 @contextmanager
-def _alone(names: Iterable[str]) -> Iterator[None]:
-    """Hold a lock for each deployment, since the first process that ends pauses the schedules of what it serves."""
+def _lock_served(names: Iterable[str]) -> Iterator[None]:
+    """Hold a lock for each deployment: if two processes served it, the first that ends would pause its schedules."""
     with ExitStack() as locks:
         for name in names:
-            lock = locks.enter_context(_note_of(name, ".lock").open("a+"))
+            lock = locks.enter_context(_locate_serving_file(name, ".lock").open("a+"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -151,12 +155,14 @@ def _alone(names: Iterable[str]) -> Iterator[None]:
 
 
 def update_served_note(path: Path) -> list[str]:
-    """Note which deployments of a file are served now; return those of earlier starts on this host that have left the
-    file since and that the server still has."""
+    """Note which deployments of a file are served now; return those that the file has dropped since an earlier start.
+
+    Only those are returned that were served from this host, and that the server still has.
+    """
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
-    def at_server(name: str) -> bool:
+    def is_registered(name: str) -> bool:
         try:
             client.read_deployment_by_name(name)
         except ObjectNotFound:
@@ -164,19 +170,19 @@ def update_served_note(path: Path) -> list[str]:
         return True
 
     names = [full_name(spec) for spec in read_file(path)["deployments"]]
-    note = _note_of(str(path.resolve()), ".json")
+    note = _locate_serving_file(str(path.resolve()), ".json")
     try:
         noted = list(json.loads(note.read_text()))
     except (FileNotFoundError, ValueError):
         noted = []
     with get_client(sync_client=True) as client:
-        left = [name for name in noted if name not in names and at_server(name)]
-    note.write_text(json.dumps([*names, *left]))  # what left the file is named at each start until it is deleted
-    return left
+        dropped = [name for name in noted if name not in names and is_registered(name)]
+    note.write_text(json.dumps([*names, *dropped]))  # each start names what left the file, until it is deleted
+    return dropped
 
 
-def _note_of(name: str, suffix: str) -> Path:
-    """A file of this host for a deployment, or a file of deployments, that is served under the current server."""
+def _locate_serving_file(name: str, suffix: str) -> Path:
+    """Name the lock or the note, on this host, of what is served under the current server: a deployment or a file."""
     from prefect.settings import PREFECT_API_URL
 
     digest = hashlib.sha256(f"{PREFECT_API_URL.value()} {name}".encode()).hexdigest()[:16]
@@ -184,14 +190,13 @@ def _note_of(name: str, suffix: str) -> Path:
 
 
 class Deployed(NamedTuple):
-    """The deployments of a file, those that left it (name, id), names of others in the pool, those that were in
-    another pool (name, pool), and a warning about the pool."""
+    """The result of registering the deployments of a file for a pool."""
 
-    names: list[str]
-    left: dict[str, Any]
-    others: list[str]
-    moved: dict[str, str]
-    warning: str
+    names: list[str]  # of the file's deployments
+    dropped: dict[str, Any]  # by name the id of deployments that the file no longer has
+    others: list[str]  # names of other deployments in the pool
+    moved: dict[str, str]  # by name the pool in which a deployment was before
+    warning: str  # about the pool
 
 
 def deploy(
@@ -203,30 +208,32 @@ def deploy(
 ) -> Deployed:
     """Register the deployments of a file for a work pool, which is made if there is none.
 
-    Done again it updates what is there. The current folder is that of the runs, on the host of the worker, unless the
+    A second call updates them. Runs start in the folder on the worker's host that is the current one here, unless the
     file names another (ROWMILL_FOLDER, or the pull step set_working_directory). `on_progress` gets the name of each
-    deployment as it is registered. GiveUpError with Prefect's own words when it refuses one.
+    deployment as it is registered. A GiveUpError with Prefect's own words if it refuses one.
     """
     check_notify(notify)
     data = read_file(path)
-    warning = keep_pool(pool, limit)
+    warning = ensure_pool(pool, limit)
     source = str(path.resolve())
     folder = Path.cwd()
     for spec in data["deployments"]:
         complete(spec, data.get("pull"), folder, source)
         spec["work_pool"] = {**(spec.get("work_pool") or {}), "name": pool}
     names = [full_name(spec) for spec in data["deployments"]]
-    pools = _pools_of(names)
+    pools_before = _find_pools(names)
     with tempfile.TemporaryDirectory(prefix="rowmill-") as temporary:
-        (copy := Path(temporary) / "prefect.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
-        _prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
-    keep_automations(notify)
-    moved = {name: before for name, before in pools.items() if before != pool}
-    return Deployed(names, *_not_of(pool, source, names), moved, warning)
+        copy = Path(temporary) / "prefect.yaml"
+        copy.write_text(yaml.safe_dump(data, sort_keys=False))
+        _call_prefect(temporary, on_progress, "deploy", "--all", "--prefect-file", str(copy))
+    ensure_automations(notify)
+    moved = {name: before for name, before in pools_before.items() if before != pool}
+    dropped, others = _find_other_deployments(pool, source, names)
+    return Deployed(names, dropped, others, moved, warning)
 
 
-def _pools_of(names: Iterable[str]) -> dict[str, str]:
-    """The pools in which deployments are, by their full names; without those that are in none or not registered."""
+def _find_pools(names: Iterable[str]) -> dict[str, str]:
+    """Find the pools of deployments, by their full names; without those that are in none or not registered."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -238,46 +245,47 @@ def _pools_of(names: Iterable[str]) -> dict[str, str]:
     return {name: pool for name, pool in pools.items() if pool}
 
 
-def prune(left: Mapping[str, Any]) -> None:
-    """Delete deployments, with the runs of theirs that have not begun and the automations that start others."""
+def prune(dropped: Mapping[str, Any]) -> None:
+    """Delete deployments, with their runs that have not begun and the automations that their triggers have made."""
     from prefect import get_client
 
     with get_client(sync_client=True) as client:
-        for deployment in left.values():
+        for deployment in dropped.values():
             client.delete_resource_owned_automations(f"prefect.deployment.{deployment}")
             client.delete_deployment(deployment)
 
 
-def _not_of(pool: str, source: str, names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """(deployments of this file that it does not have any more, other deployments) in a pool, by their full names."""
+def _find_other_deployments(pool: str, source: str, names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Find the deployments in a pool that are not of these names: (id by name of those that the file once had, names of
+    all others)."""
     from prefect import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 
-    left = {}
+    dropped = {}
     others = []
     with get_client(sync_client=True) as client:
-        for deployment in _all_deployments(client, WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))):
+        for deployment in _list_deployments(client, WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))):
             name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
             if name in names:
                 continue
             if ((deployment.job_variables or {}).get("env") or {}).get(SOURCE) == source:
-                left[name] = deployment.id
+                dropped[name] = deployment.id
             else:
                 others.append(name)
-    return dict(sorted(left.items())), sorted(others)
+    return dict(sorted(dropped.items())), sorted(others)
 
 
-def _all_deployments(client: Any, of_pool: object) -> Iterator[Any]:
-    """Page by page: the server gives 200 at once."""
+def _list_deployments(client: Any, of_pool: object) -> Iterator[Any]:
+    """List deployments page by page: the server gives 200 at once."""
     offset = 0
     while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=offset):
         yield from page
         offset += len(page)
 
 
-def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -> None:
-    """A command of this Prefect, called in `folder`: it would import a flows/ of the current one."""
-    _safe_path()
+def _call_prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -> None:
+    """Run a command of this Prefect in `folder`: in the current folder it would import a flows/ that lies there."""
+    _set_safe_path()
     command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments]
     # So wide that no name is broken into lines, and every line as soon as it is written.
     environment = {**os.environ, "PWD": str(Path.cwd()), "COLUMNS": "1000", "PYTHONUNBUFFERED": "1"}
@@ -302,12 +310,12 @@ def _prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -
         raise GiveUpError("the deployments could not be registered", where=f"prefect {arguments[0]}", why=why)
 
 
-def keep_pool(name: str, limit: int) -> str:
-    """Make, or update, a process work pool that runs `limit` jobs at once, and beside them `LIGHT_LIMIT` runs of light
-    flows; return a warning about its job template, "" without one.
+def ensure_pool(name: str, limit: int) -> str:
+    """Create or update a process work pool that runs `limit` jobs and `LIGHT_LIMIT` light runs at once; return a
+    warning about its job template, "" if it is fine.
 
-    Jobs wait in its queue `default`, light runs (a look at a folder) in the queue `light`, so that they do not wait for
-    jobs. A pool of another type stays as it is, but for that queue.
+    Jobs wait in its queue `default`, light runs in the queue `light`, so that they do not wait for jobs. A pool of
+    another type only gets that queue.
     """
     from prefect import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
@@ -333,7 +341,7 @@ def keep_pool(name: str, limit: int) -> str:
 
 
 def check_notify(url: str | None, option: str = "--notify") -> None:
-    """A JobError for what is not a URL to notify; it may be a secret, so only its scheme and host are shown."""
+    """Refuse what is not a URL to notify with a JobError. The URL may be a secret: only scheme and host are shown."""
     if url is None:
         return
     try:
@@ -349,17 +357,17 @@ def check_notify(url: str | None, option: str = "--notify") -> None:
     raise JobError(f"{option} needs an http or https URL, not {visible(shown)}", where=option, do="write https://..")
 
 
-def keep_automations(notify: str | None = None) -> None:
-    """The automations of automations.yaml as they stand there; those that call a webhook only if there is a URL for it.
+def ensure_automations(notify: str | None = None) -> None:
+    """Create or update the automations of automations.yaml; those that call a webhook only if its URL is known.
 
     A URL that was given once stays until another is given.
     """
     from prefect.automations import Automation
 
     check_notify(notify)
-    for spec in automations(keep_webhook(WEBHOOK, notify), keep_webhook(OUTPUTS_WEBHOOK)):
+    for spec in fill_automations(ensure_webhook(WEBHOOK, notify), ensure_webhook(OUTPUTS_WEBHOOK)):
         automation = Automation.model_validate(spec)
-        known_id = _automation_id(spec["name"])
+        known_id = _find_automation(spec["name"])
         automation.id = known_id
         with refusals("the Prefect server refuses an automation", f"{AUTOMATIONS}: {spec['name']}"):
             if known_id:
@@ -368,8 +376,9 @@ def keep_automations(notify: str | None = None) -> None:
                 cast(Any, automation).create()
 
 
-def automations(webhook: str | None, outputs_webhook: str | None = None) -> list[dict[str, Any]]:
-    """The content of automations.yaml with the ids of the blocks of both webhooks; without a block, what needs none."""
+def fill_automations(webhook: str | None, outputs_webhook: str | None = None) -> list[dict[str, Any]]:
+    """Read automations.yaml, with the ids of the blocks of both webhooks, and without what needs a missing block."""
+    # Jinja has braces of its own, so the places of these texts are words; "UI" comes last, since a URL may have others.
     run = " ".join(RUN_LINES.split("\n")).replace("OUTPUT", OUTPUT).replace("HOST", HOST).replace("UI", ui_url())
     specs = yaml.safe_load(AUTOMATIONS.read_text())
     for spec in specs:
@@ -381,7 +390,7 @@ def automations(webhook: str | None, outputs_webhook: str | None = None) -> list
     return [spec for spec in specs if all(a.get("block_document_id", "") is not None for a in spec["actions"])]
 
 
-def _automation_id(name: str) -> Any:
+def _find_automation(name: str) -> Any:
     from prefect import get_client
 
     with get_client(sync_client=True) as client:
@@ -389,8 +398,11 @@ def _automation_id(name: str) -> Any:
     return matches[0].id if matches else None
 
 
-def keep_webhook(name: str, url: str | None = None) -> str | None:
-    """Keep the URL, which may be a secret, in a block; return the id of the block, None where no URL was ever given."""
+def ensure_webhook(name: str, url: str | None = None) -> str | None:
+    """Store the URL, which may be a secret, in a block; return the id of the block.
+
+    Without a URL return the id of the block that an earlier call has stored; None if none has.
+    """
     from prefect.blocks.webhook import Webhook
 
     if url is None:
@@ -403,6 +415,6 @@ def keep_webhook(name: str, url: str | None = None) -> str | None:
     return str(block.save(name, overwrite=True))
 
 
-def _safe_path() -> None:
-    """Child processes import nothing from the current folder, which may have a flows/ or tasks/ of its own."""
+def _set_safe_path() -> None:
+    """Have child processes import nothing from the current folder, which may have a flows/ or tasks/ of its own."""
     os.environ["PYTHONSAFEPATH"] = "1"

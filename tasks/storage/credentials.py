@@ -1,4 +1,7 @@
-"""Options of remote storages, which may have secrets: looked up by name where used, never shown, stored or sent."""
+"""Options of remote storages, which may have secrets: never shown, and with a name neither stored nor sent.
+
+Options with a name are looked up where they are used, by `LOADERS`. Errors that may show a secret are masked.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from tasks.errors import JobError, RowmillError, TransientError
 
 R = TypeVar("R")
 Loader = Callable[[str], Mapping[str, Any] | None]
+# in names of options, whose values are masked; rather too many (`design` has `sig`) than too few
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
 SHORTEST = 3  # characters of a secret: masking shorter texts would hide half of a message
+LONG = 12  # a text of more characters, under whatever name, may be a key: it is masked if it is not an address
 HIDDEN = "***"
 
 
 def from_environment(name: str) -> Mapping[str, Any] | None:
-    """The JSON object in the variable ROWMILL_STORAGE_<NAME>; None where there is no such variable."""
+    """Read the JSON object in the variable ROWMILL_STORAGE_<NAME>; None where there is no such variable."""
     variable = variable_of(name)
     text = os.environ.get(variable)
     return None if text is None else json_object(text, variable)
@@ -32,7 +37,7 @@ def variable_of(name: str) -> str:
 
 
 def json_object(value: object, where: str) -> Mapping[str, Any]:
-    """Options from a JSON text, or `value` itself if it is a mapping; the JobError does not show the value."""
+    """Parse options from a JSON text, or return `value` if it is a mapping; the JobError does not show the value."""
     why = ""
     try:
         options = json.loads(value) if isinstance(value, str) else value
@@ -49,12 +54,12 @@ def json_object(value: object, where: str) -> Mapping[str, Any]:
     return options
 
 
-LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's blocks
+LOADERS: list[Loader] = [from_environment]  # tasks.stages.task adds Prefect's blocks when it is imported
 
 
 class StorageOptions(Mapping[str, Any]):
-    """Options of fsspec. Options with a name are looked up in each process at their first use; a pickle has only the
-    name."""
+    """Options of fsspec. Options with a name are looked up in each process at their first use, and their pickle has
+    only the name; a pickle of others has the options themselves."""
 
     def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
         self._options = options
@@ -93,11 +98,13 @@ class StorageOptions(Mapping[str, Any]):
         return f"<storage options {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StorageOptions, (None, self._name, self._loaders) if self._name else (self._options,)
+        if self._name:
+            return StorageOptions, (None, self._name, self._loaders)
+        return StorageOptions, (self._options,)
 
 
 def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
-    """The options of a remote file system: a mapping, or a name (environment or block); JobError for unknown names."""
+    """Make the options of a remote file system from a mapping or a name; JobError for unknown names."""
     if isinstance(options, StorageOptions):
         return options
     if not isinstance(options, str):
@@ -108,27 +115,30 @@ def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
 
 
 def secrets_in(options: Mapping[str, Any] | None) -> list[str]:
-    """Texts of the options to mask: those under names such as `secret`, and long texts that are not addresses."""
-    texts = {text for key, value in (options or {}).items() for text in _texts(key, value)}
+    """List the texts of the options to mask: those under names such as `secret`, and long texts that are not addresses.
+
+    Each also as a URL has it, since errors show URLs; longer ones first, since one may contain another.
+    """
+    texts = {text for key, value in (options or {}).items() for text in _find_secret_texts(key, value)}
     return sorted({*texts, *(quote(text, safe="") for text in texts)}, key=len, reverse=True)
 
 
-def _texts(key: str, value: object) -> Iterator[str]:
+def _find_secret_texts(key: str, value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _texts(str(name), inner)
+            yield from _find_secret_texts(str(name), inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _texts(key, inner)
+            yield from _find_secret_texts(key, inner)
     elif isinstance(value, (str, bytes)):
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
         address = re.fullmatch(r"https?://[^@\s]*", text)
-        if len(text) >= SHORTEST and (SECRET_KEYS.search(key) or (len(text) > 12 and not address)):
+        if len(text) >= SHORTEST and (SECRET_KEYS.search(key) or (len(text) > LONG and not address)):
             yield text
 
 
 def mask_secrets(text: str, options: Mapping[str, Any] | None) -> str:
-    """The text with *** for the secrets of the options.
+    """Replace the secrets of the options by *** in a text.
 
     >>> mask_secrets("403 for key AKIA123 at https://store:9000", {"key": "AKIA123", "endpoint_url": "https://store:9000"})
     '403 for key *** at https://store:9000'
@@ -139,7 +149,7 @@ def mask_secrets(text: str, options: Mapping[str, Any] | None) -> str:
 
 
 def call_masked(options: Mapping[str, Any] | None, function: Callable[..., R], *args: Any) -> R:
-    """function(*args); errors show *** for secrets of the options, in their text and in their causes."""
+    """Call function(*args); an error that would show a secret of the options is replaced by `mask_error`."""
     try:
         return function(*args)
     except Exception as error:
@@ -148,7 +158,11 @@ def call_masked(options: Mapping[str, Any] | None, function: Callable[..., R], *
 
 
 def mask_error(error: Exception, options: Mapping[str, Any] | None) -> Exception:
-    """The error itself if it shows no secret, else the same error with *** for secrets and without a cause."""
+    """Return the error itself if it shows no secret, else one with *** for secrets and without a cause.
+
+    That is a RowmillError of the same type. Any other error becomes a TransientError: it comes from the storage's own
+    client, whose classes need arguments that are not known here, and most of these errors pass.
+    """
     try:
         shown = "".join(traceback.format_exception(error)) + repr(error)
         if not any(secret in shown for secret in secrets_in(options)):

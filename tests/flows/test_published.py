@@ -254,8 +254,8 @@ def test_a_webhook_hears_of_a_publication_with_its_id(tmp_path: Path, run: Any, 
     days(tmp_path)
     with http.server.HTTPServer(("127.0.0.1", 0), Hook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        block = deployments.keep_webhook(deployments.OUTPUTS_WEBHOOK, f"http://127.0.0.1:{server.server_port}/secret")
-        deployments.keep_automations()
+        block = deployments.ensure_webhook(deployments.OUTPUTS_WEBHOOK, f"http://127.0.0.1:{server.server_port}/secret")
+        deployments.ensure_automations()
         time.sleep(10)  # in which the server looks for its automations twice
         [out] = run(job_of(tmp_path, GOOD, "warn"))
         [event] = heard(api, tmp_path, 1)

@@ -61,12 +61,12 @@ def prefect_in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", python_path())
         patch.setenv("PYTHONSAFEPATH", "1")
-        patch.setattr(deployments, "_prefect", call_prefect)
+        patch.setattr(deployments, "_call_prefect", call_prefect)
         yield
 
 
 def call_prefect(folder: str, on_progress: Callable[[str], None], *arguments: str) -> None:
-    """What `deployments._prefect` does by a process; it has no words for a refusal."""
+    """What `deployments._call_prefect` does by a process; it has no words for a refusal."""
     from prefect.cli import _app
 
     said = io.StringIO()

@@ -21,7 +21,7 @@ from infra.orchestration import deployments
 from tasks.errors import GiveUpError
 for _ in range(2):
     try:
-        with deployments._alone(["preprocess/mine"]):
+        with deployments._lock_served(["preprocess/mine"]):
             print("served")
     except GiveUpError as error:
         print(error.what, flush=True)
@@ -35,15 +35,15 @@ def test_one_process_of_a_host_serves_a_deployment(tmp_path: Path, monkeypatch: 
     environment = {"PREFECT_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": python_path()}
     if url := PREFECT_API_URL.value():  # the lock is for a deployment of one server: both processes mean the same
         environment["PREFECT_API_URL"] = url
-    with deployments._alone(["preprocess/mine"]):
+    with deployments._lock_served(["preprocess/mine"]):
         second = subprocess.Popen(
             [sys.executable, "-c", SECOND], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert second.stdout
         assert second.stdout.readline() == "another process serves preprocess/mine already\n"
-        with pytest.raises(GiveUpError, match="another process serves"), deployments._alone(["preprocess/mine"]):
+        with pytest.raises(GiveUpError, match="another process serves"), deployments._lock_served(["preprocess/mine"]):
             pass
-        with deployments._alone(["preprocess/other"]):
+        with deployments._lock_served(["preprocess/other"]):
             pass
     said, _ = second.communicate("again\n", timeout=120)
     assert said == "served\n"

@@ -86,7 +86,7 @@ def test_deploying_again_updates(home: Path, api: Any, monkeypatch: pytest.Monke
     assert there() == before
     assert before[1] == [1, 1, 0]
     assert limits(api) == {"default": 2, "light": 2}
-    deployments.keep_pool(POOL, 1)
+    deployments.ensure_pool(POOL, 1)
     assert limits(api) == {"default": 1, "light": 2}
 
 
@@ -253,7 +253,7 @@ def test_a_url_to_notify_is_checked_before_anything_is_registered_and_not_shown(
     monkeypatch.setattr(deployments, "read_file", lambda _: pytest.fail("the file was read"))
     for refused in (
         lambda: deployments.deploy(POOL, tmp_path, notify=url), lambda: deployments.serve(tmp_path, notify=url),
-        lambda: deployments.keep_automations(url),
+        lambda: deployments.ensure_automations(url),
     ):  # fmt: skip
         with pytest.raises(JobError) as error:
             refused()

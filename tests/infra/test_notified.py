@@ -73,9 +73,9 @@ def heard(api: Any) -> Iterator[list[tuple[float, str]]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         copies: list[Any] = []
         try:
-            deployments.keep_automations(f"http://127.0.0.1:{server.server_port}/secret")
-            webhook = deployments.keep_webhook(deployments.WEBHOOK)
-            specs = {spec["name"]: spec for spec in deployments.automations(webhook)}
+            deployments.ensure_automations(f"http://127.0.0.1:{server.server_port}/secret")
+            webhook = deployments.ensure_webhook(deployments.WEBHOOK)
+            specs = {spec["name"]: spec for spec in deployments.fill_automations(webhook)}
             copies.extend(make_quick(specs[name]) for name in QUICK)
             until(lambda: is_heard(api, heard), "the server knows its automations")
             yield heard
@@ -185,7 +185,7 @@ def silent(api: Any, heard: list[Any], tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_how_long_a_run_may_be_silent() -> None:
-    specs = {spec["name"]: spec for spec in deployments.automations("a block")}
+    specs = {spec["name"]: spec for spec in deployments.fill_automations("a block")}
     assert {name: specs[name]["trigger"]["within"] for name in SILENCE} == SILENCE
 
 

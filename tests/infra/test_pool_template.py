@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.orchestration.deployments import keep_pool
+from infra.orchestration.deployments import ensure_pool
 from infra.orchestration.pool_template import job_template, warn_of_template
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("published")]
@@ -20,8 +20,8 @@ OURS = {"PYTHONSAFEPATH": "1", "PREFECT_SERVER_EPHEMERAL_ENABLED": "false", "DO_
 @pytest.fixture
 def pool(api: Any) -> Iterator[str]:
     name = f"pool-{uuid.uuid4().hex[:8]}"
-    assert keep_pool(name, 1) == ""
-    assert keep_pool(name, 1) == ""
+    assert ensure_pool(name, 1) == ""
+    assert ensure_pool(name, 1) == ""
     yield name
     api.delete_work_pool(name)
 
@@ -103,7 +103,7 @@ def test_an_older_pool_is_named(api: Any) -> None:
     name = f"pool-{uuid.uuid4().hex[:8]}"
     template = ProcessWorker.get_default_base_job_template()
     api.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
-    warning = keep_pool(name, 1)
+    warning = ensure_pool(name, 1)
     assert warning.startswith(f"the pool {name} has another job template than rowmill's")
     assert warning.endswith("rowmill deploy --pool NAME")
     api.delete_work_pool(name)
