@@ -87,7 +87,7 @@ def _be_quiet(console: Console) -> None:
 
 
 def own_folder(place: str) -> str:
-    """A folder of this user alone below one that others may write to, as /tmp is; made if it is not there.
+    """Return a folder of this user alone below one that others may write to, as /tmp is; made if it is not there.
 
     Dask loads pickles from its scratch folder and puts it first into `sys.path`: who can write into it runs code.
     JobError where it cannot be made.
@@ -123,7 +123,7 @@ def spawn_environment(variables: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def local_variables(variables: Mapping[str, str | None]) -> dict[str, Any]:
-    """The variables of workers that this process starts, whose lines would mix with its own."""
+    """Return the variables of workers that this process starts, whose lines would mix with its own."""
     return _merge_variables({"DASK_LOGGING__DISTRIBUTED": "error", **variables})
 
 

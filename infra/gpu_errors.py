@@ -16,7 +16,7 @@ MORE_SHARED = "give the container more (docker run --shm-size=1g, shm_size in co
 
 
 def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
-    """The protocol of workers on GPUs: tcp by default, since they copy pieces directly out of each other's GPU.
+    """Return the protocol of workers on GPUs: tcp by default, since they copy pieces directly out of each other's GPU.
 
     GiveUpError if the protocol is ucx and /dev/shm is too small for it.
     """
@@ -37,13 +37,13 @@ def transport(protocol: str | None, chosen: Sequence[Gpu]) -> str:
 
 
 def missing(before: Sequence[Gpu]) -> list[Gpu]:
-    """The GPUs of `before` that this host does not show any more."""
+    """Return the GPUs of `before` that this host does not show any more."""
     now = {gpu.uuid for gpu in gpus.list_all_gpus()}
     return [gpu for gpu in before if gpu.uuid not in now]
 
 
 def make_lost_gpu_error(gone: Sequence[Gpu], before: Sequence[Gpu], when: str) -> GiveUpError:
-    """The error for GPUs that have disappeared from the host."""
+    """Make the error for GPUs that have disappeared from the host."""
     left = [str(gpu.index) for gpu in before if gpu not in gone]
     named = f"[{', '.join(left)}]" if left else "none is left: cluster.kind cpu"
     return GiveUpError(

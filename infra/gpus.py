@@ -25,7 +25,7 @@ class Gpu:
 
 
 def list_all_gpus() -> list[Gpu]:
-    """Every GPU of the host, whatever CUDA_VISIBLE_DEVICES says; an empty list without a driver."""
+    """List every GPU of the host, whatever CUDA_VISIBLE_DEVICES says; an empty list without a driver."""
     gpus = _by_nvml()
     return _by_nvidia_smi() if gpus is None else gpus
 
@@ -51,7 +51,7 @@ def visible(gpus: list[Gpu] | None = None, devices: str | None = None) -> list[G
 
 
 def packages_missing() -> list[str]:
-    """The Python packages of the cuda extra that this installation lacks."""
+    """Return the Python packages of the cuda extra that this installation lacks."""
     return [name for name in ("cudf", "dask_cuda", "rmm", "cupy") if find_spec(name) is None]
 
 

@@ -140,7 +140,7 @@ def _announce_newest(nights: DeployedJob) -> Path | None:
 
 
 def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None, to: str | None) -> JobError:
-    """The error of a range that ends before it begins, with the way out."""
+    """Return the error of a range that ends before it begins, with the way out."""
     where = f"--from {from_} --to {to or nights.calendar.format_run_date(last)}"
     do = "give --from an earlier day"
     if to is None and first == nights.today():
@@ -150,7 +150,7 @@ def _empty_range(nights: DeployedJob, first: date, last: date, from_: str | None
 
 
 def _find_deployment(name: str) -> DeployedJob:
-    """The deployment of a name; a JobError that names those that there are."""
+    """Find the deployment of a name; a JobError that names those that there are."""
     from prefect import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -169,7 +169,7 @@ def _find_deployment(name: str) -> DeployedJob:
 def _run_for_date(
     deployed_job: DeployedJob, run_date: date, say: Callable[[str], None], ui_url: str, tags: Sequence[str] = ()
 ) -> Any:
-    """The flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
+    """Return the flow run of a night once it has ended: one that an earlier backfill has started, if it is completed or
     cancelled, else a new one.
 
     Each attempt of a night has an idempotency key, so that a second backfill, or one that was cut off before it heard
@@ -210,7 +210,7 @@ def _run_for_date(
 
 
 def _wait_for_run(run_id: uuid.UUID, nights: DeployedJob, say: Callable[[str], None]) -> Any:
-    """The flow run once it has ended."""
+    """Return the flow run once it has ended."""
     from prefect import get_client
 
     def read() -> Any:

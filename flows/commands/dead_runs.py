@@ -53,7 +53,7 @@ def mark_dead_runs(output: str | None = None) -> list[str]:
 
 
 def working_runs(client: SyncPrefectClient) -> list[Any]:
-    """The flow runs that the server takes for running."""
+    """Return the flow runs that the server takes for running."""
     return list(runs_of_states(client, WORKING))
 
 

@@ -74,7 +74,7 @@ def contract(
 
 
 def _output(path: Path) -> Path:
-    """The folder of an output, of its newest version where it has several; DataError if it is none."""
+    """Return the folder of an output, of its newest version where it has several; DataError if it is none."""
     from tasks.manifest import folders_of
     from tasks.storage.discarded import make_discard_line
     from tasks.storage.own_files import current

@@ -66,7 +66,7 @@ def discard(
 
 
 def _asks(out: Path, scratch: Path | None) -> bool:
-    """Whether a night of this output is meant: one waits for an answer, or did, or a scratch folder is named."""
+    """Tell whether a night of this output is meant: one waits for an answer, or did, or a scratch folder is named."""
     from tasks.gate.question import QUESTION, read_question
     from tasks.storage.staging import Staging
 
@@ -200,7 +200,7 @@ def _check_place(version: Path, out: Path) -> None:
 
 
 def _good(folder: Path) -> list[Path]:
-    """The versions in a folder that are not discarded, the oldest first."""
+    """Return the versions in a folder that are not discarded, the oldest first."""
     from tasks.storage.discarded import is_discarded
     from tasks.storage.own_files import versions_of
 
@@ -208,13 +208,13 @@ def _good(folder: Path) -> list[Path]:
 
 
 def _join_version_names(versions: list[Path]) -> str:
-    """The names of versions, for people."""
+    """Return the names of versions, for people."""
     shown = ", ".join(version.name for version in versions[:SHOWN])
     return f"{shown} and {len(versions) - SHOWN:,} more" if len(versions) > SHOWN else shown
 
 
 def _on_top_of(version: Path) -> list[Path]:
-    """The versions that were learned on top of one and are not discarded."""
+    """Return the versions that were learned on top of one and are not discarded."""
     from tasks.job.base_version import find_descendants
     from tasks.storage.discarded import is_discarded
 

@@ -240,7 +240,7 @@ def _show_embeddings(out: Path, console: Console) -> None:
 
 
 def current_version(folder: Path) -> Path:
-    """The folder that a mark of `rowmill discard` stands in: that around train and valid."""
+    """Return the folder that a mark of `rowmill discard` stands in: that around train and valid."""
     return folder.parent if folder.name in SPLITS and not (folder / WORKFLOW).exists() else folder
 
 
@@ -277,7 +277,7 @@ def _show_learned(folder: Path, values: int, console: Console) -> None:
 
 
 def _add_learned(step: Step, fitted: FittedValues, values: int, vocabularies: Table, others: Table) -> None:
-    """A row for what a step learned."""
+    """Return a row for what a step learned."""
     if is_vocabulary(fitted):
         size = fitted["size"]
         counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
@@ -376,7 +376,7 @@ def _version_lines(folder: Path) -> Iterator[str]:
 
 
 def operators() -> dict[str, type[Operator]]:
-    """The operators of rowmill by name."""
+    """Return the operators of rowmill by name."""
     from tasks import ops
 
     own = ops.__name__ + "."
@@ -419,7 +419,7 @@ def parameters_of(cls: type[Operator]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def json_like(value: object) -> str:
-    """A default as docstrings write it: repr, with texts in double quotes.
+    """Return a default as docstrings write it: repr, with texts in double quotes.
 
     >>> json_like("_"), json_like(["hour", "day"]), json_like(None)
     ('"_"', '["hour", "day"]', 'None')
@@ -438,7 +438,7 @@ def show_operators(console: Console | None = None) -> None:
 
 
 def _show_installed(console: Console) -> None:
-    """The operators of installed packages, and the packages whose operators cannot be used, with the reason."""
+    """Return the operators of installed packages, and the packages whose operators cannot be used, with the reason."""
     table = text_table("of installed packages", "operator", "learns, on refit", "package", "what it does")
     failed = []
     for entry in entries():
@@ -478,5 +478,5 @@ def show_operator(name: str, console: Console | None = None) -> None:
 
 
 def format_required_parameters(cls: type[Operator]) -> str:
-    """The parameters without a default, as they stand in the line of a job."""
+    """Write the parameters without a default, as they stand in the line of a job."""
     return "".join(f", {name}: .." for name, info in cls.model_fields.items() if info.is_required())

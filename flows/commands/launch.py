@@ -70,7 +70,7 @@ def begin(
 
 
 def _job_text(job: str) -> str | None:
-    """The text of a job file or a recipe; None where there is none, or more than a job has."""
+    """Return the text of a job file or a recipe; None where there is none, or more than a job has."""
     import flows
 
     for path in (Path(job), Path(flows.__file__).parent / "recipes" / f"{job}.yaml"):
@@ -106,7 +106,7 @@ def _date_change(date: str | None) -> list[str]:
 def application_of(
     fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
-    """The parameters of `apply` as typed; modules beside the current folder become importable."""
+    """Return the parameters of `apply` as typed; modules beside the current folder become importable."""
     from flows.job.job import Application, set_key
 
     importable(Path.cwd())
@@ -123,7 +123,7 @@ def application_of(
 def refit_of(
     base: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
-    """The parameters of `refit` as typed; modules beside the current folder become importable."""
+    """Return the parameters of `refit` as typed; modules beside the current folder become importable."""
     from flows.job.job import set_key
     from flows.job.refit_job import Refit
 
@@ -266,7 +266,7 @@ def say_dead_runs(console: Console, output: Path | None = None) -> None:
 
 
 def _job(data: JsonObject, module: str) -> AnyJob:
-    """The job; the slow part of the start of its workers has begun."""
+    """Return the job; the slow part of the start of its workers has begun."""
     from flows.job.refit_job import maker_of
     from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
@@ -327,7 +327,7 @@ def _foreseen(error: BaseException | None) -> bool:
 
 
 def _connection_lost(error: BaseException | None) -> BaseException | None:
-    """The error of a connection to the Prefect server in a chain of errors; None where there is none."""
+    """Return the error of a connection to the Prefect server in a chain of errors; None where there is none."""
     import httpx
 
     while error is not None and not isinstance(error, httpx.TransportError):
@@ -336,7 +336,7 @@ def _connection_lost(error: BaseException | None) -> BaseException | None:
 
 
 def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> RowmillError:
-    """The error for a server that went away in a run."""
+    """Return the error for a server that went away in a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
         do = "use the output; start the server again: the run's page shows Running until its state is set by hand"

@@ -137,7 +137,7 @@ class ProgressView:
                 yield f"{line.title}: {' '.join(filter(None, _format_progress(line)))}"
 
     def _has_begun_after(self, key: tuple[str, str]) -> bool:
-        """Whether a stage after this one has made progress."""
+        """Tell whether a stage after this one has made progress."""
         following = list(self.lines)[list(self.lines).index(key) + 1 :]
         return any(self.lines[other].total for other in following)
 

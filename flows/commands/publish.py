@@ -120,7 +120,7 @@ def _busy(question: Question) -> JobError:
 
 
 def _answer_waiting_run(question: Question, answer: Answer, who: str) -> bool:
-    """Whether the run that asks waits in Prefect, and has the answer now. A JobError if it has another one."""
+    """Tell whether the run that asks waits in Prefect, and has the answer now. A JobError if it has another one."""
     from tasks.gate.question import check_first_answer
 
     check_first_answer(question, answer)
@@ -181,7 +181,7 @@ def _state_of(question: Question) -> Any:
 
 
 def _deployment_exists(deployment: str) -> bool:
-    """Whether the deployment is still there: without it nothing resumes its runs."""
+    """Tell whether the deployment is still there: without it nothing resumes its runs."""
     from uuid import UUID
 
     from prefect import get_client

@@ -116,14 +116,14 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
 
 
 def _has_fractions(values: pa.ChunkedArray) -> bool:
-    """Whether numbers are not all whole, as ids are."""
+    """Tell whether numbers are not all whole, as ids are."""
     if not pa.types.is_floating(values.type):
         return False
     return not pc.all(pc.equal(values, pc.trunc(values))).as_py()
 
 
 def _has_own_meaning(name: str) -> bool:
-    """Whether a name says that numbers tell more than which row it is."""
+    """Tell whether a name says that numbers tell more than which row it is."""
     return is_time_name(name) or is_amount_name(name)
 
 
@@ -140,7 +140,7 @@ def _is_int64(values: pa.ChunkedArray) -> bool:
 
 
 def _is_free_text(values: pa.ChunkedArray) -> bool:
-    """Whether texts are sentences: long, and with blanks in them."""
+    """Tell whether texts are sentences: long, and with blanks in them."""
     long = pc.mean(pc.utf8_length(values)).as_py() > FREE_TEXT
     return bool(long) and not all_match(values, OPAQUE)
 
@@ -193,7 +193,7 @@ def _decide_delimited_list(name: str, values: pa.ChunkedArray, whole: bool) -> D
 
 
 def _are_lists(lists: pa.Array, parts: pa.Array, sign: str) -> bool:
-    """Whether texts with a sign between their parts list values: there are fewer values than texts."""
+    """Tell whether texts with a sign between their parts list values: there are fewer values than texts."""
     if sign == " ":
         return _are_words_of_lists(lists)
     if sign == ", " and len(pc.unique(pc.list_value_length(lists))) < 2:
@@ -252,7 +252,7 @@ def _decide_numeric_time(name: str, values: pa.ChunkedArray) -> Decision | None:
 
 
 def _digits_of_time(numbers: pa.ChunkedArray) -> str | None:
-    """The format of whole numbers that write a time by digits alone; None for others."""
+    """Return the format of whole numbers that write a time by digits alone; None for others."""
     low, high = (int(end) for end in pc.min_max(numbers).as_py().values())
     if not 0 < low <= high < 2**63:
         return None
@@ -308,7 +308,7 @@ def _amount(name: str, kind: str, values: pa.ChunkedArray, nulls: int, whole: bo
 
 
 def without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> list[Decision]:
-    """The same decisions; parts of times get another prefix where a column has their name already."""
+    """Return the same decisions; parts of times get another prefix where a column has their name already."""
     taken = set(names)
     result = []
     for decision in decisions:
@@ -325,7 +325,7 @@ def without_clashes(decisions: Iterable[Decision], names: Sequence[str]) -> list
 
 
 def joint(decisions: Sequence[Decision], sample: pa.Table) -> list[Decision]:
-    """The same decisions; columns of ids that share most of their values share a vocabulary.
+    """Return the same decisions; columns of ids that share most of their values share a vocabulary.
 
     Numbers count from 1 in every table: they share one only where their names end alike, such as user_id and
     friend_user_id.

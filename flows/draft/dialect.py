@@ -59,7 +59,7 @@ def find_signs(lines: Sequence[str]) -> list[str]:
 
 
 def _are_pairs(lines: Sequence[str], sign: str) -> bool:
-    """Whether a sign of two letters, and not one of them alone, gives all lines as many values."""
+    """Tell whether a sign of two letters, and not one of them alone, gives all lines as many values."""
     if count_regular(lines, sign[0]) == len(lines):
         return all(line.count(sign[0]) == 2 * line.count(sign) for line in lines)
     return count_regular(lines, sign) == len(lines)
@@ -72,7 +72,7 @@ def _have_blanks_behind(lines: Sequence[str], sign: str) -> bool:
 
 
 def _are_blanks_between(lines: Sequence[str]) -> bool:
-    """Whether blanks stand between values, of which half are numbers; values with blanks in them are in quotes."""
+    """Tell whether blanks stand between values, of which half are numbers; values with blanks in them are in quotes."""
     escape = "\\" if any('\\"' in line for line in lines) else None
     try:
         rows = [*csv.reader(lines, delimiter=" ", escapechar=escape)]
@@ -87,7 +87,7 @@ def _are_blanks_between(lines: Sequence[str]) -> bool:
 
 
 def has_one_name_too_few(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line has names for all columns but the first, as R writes it above the labels of rows.
+    """Tell whether the first line has names for all columns but the first, as R writes it above the labels of rows.
 
     >>> has_one_name_too_few([["x", "y"], ["1", "7", "8"], ["2", "7", "9"]])
     True
@@ -112,7 +112,7 @@ def _without_quoted(line: str) -> str:
 
 
 def has_escapes(lines: Sequence[str], delimiter: str) -> bool:
-    r"""Whether lines of text can be read only if a backslash is the escape sign.
+    r"""Tell whether lines of text can be read only if a backslash is the escape sign.
 
     >>> has_escapes(['"1";"say \\"hi\\""', '"2";"ok"'], ";"), has_escapes(['"1";"C:\\"', '"2";"D:\\"'], ";")
     (True, False)
@@ -131,7 +131,7 @@ def has_escapes(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def has_single_quotes(lines: Sequence[str], delimiter: str) -> bool:
-    """Whether all lines have as many values only if single quotes are around those with a delimiter in them.
+    """Tell whether all lines have as many values only if single quotes are around those with a delimiter in them.
 
     >>> has_single_quotes(["1,'a, b'", "2,c"], ","), has_single_quotes(["1,it's", "2,'c'"], ",")
     (True, False)
@@ -143,7 +143,7 @@ def has_single_quotes(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def has_escaped_null(lines: Sequence[str], delimiter: str) -> bool:
-    r"""Whether a value is \N, which databases write for null where a backslash is the escape sign.
+    r"""Tell whether a value is \N, which databases write for null where a backslash is the escape sign.
 
     >>> has_escaped_null(["1,\\N", "2,c"], ","), has_escaped_null(["1,C:\\New", "2,c"], ",")
     (True, False)
@@ -161,13 +161,13 @@ def quotes_are_letters(lines: Sequence[str], delimiter: str) -> bool:
 
 
 def _is_line(line: str, delimiter: str, escaped: bool) -> bool:
-    """Whether a line consists of values of which each quote begins, ends or is doubled, or is escaped."""
+    """Tell whether a line consists of values of which each quote begins, ends or is doubled, or is escaped."""
     value = f"(?:{QUOTED[escaped]}|{UNQUOTED[escaped].format(sign=re.escape(delimiter))})"
     return bool(re.fullmatch(f"{value}(?:{re.escape(delimiter)}{value})*", line))
 
 
 def _widths(lines: Sequence[str], delimiter: str, quote: str = '"', escape: str | None = None) -> set[int]:
-    """The numbers of values that lines have."""
+    """Return the numbers of values that lines have."""
     widths: set[int] = set()
     try:
         for row in csv.reader(lines, delimiter=delimiter, quotechar=quote, escapechar=escape):

@@ -140,7 +140,7 @@ def _advice(bad: Sequence[FileWithBadLines], source: Readable) -> str:
 
 
 def _labels(source: Readable, sample: pa.Table, label: str | None) -> tuple[str | None, dict[str, str]]:
-    """The label, and why other columns that are named like one are left out."""
+    """Return the label, and why other columns that are named like one are left out."""
     data = source.data
     ranked = sorted((rank, name) for name in source.columns if (rank := label_rank(name)) is not None)
     numbers = [name for _, name in ranked if is_number(data.schema[name].dtype)]
@@ -265,7 +265,7 @@ def _other_table(other: OtherTable) -> str:
 
 
 def _joining_lines(other: OtherTable, rows: int) -> Iterable[str]:
-    """The entries that bring the columns of another table to the rows, as comments."""
+    """Return the entries that bring the columns of another table to the rows, as comments."""
     columns = [column for column in other.columns if column not in (*other.keys, *other.shared)]
     if not other.keys or not columns:
         return
@@ -305,7 +305,7 @@ def _label_lines(values: pa.ChunkedArray, target: str, named: bool) -> Iterable[
 
 
 def _output(source: str | list[str]) -> str:
-    """A folder beside the source, below out/ where that is possible."""
+    """Return a folder beside the source, below out/ where that is possible."""
     first = source if isinstance(source, str) else source[0]
     stem = re.sub(r"\W+", "-", Path(first.rstrip("/*")).stem).strip("-") or "data"
     path = f"out/{stem}"
@@ -317,12 +317,12 @@ def _output(source: str | list[str]) -> str:
 
 
 def _no_pattern(path: str) -> str:
-    """A path as a job writes it, in which braces are dates."""
+    """Return a path as a job writes it, in which braces are dates."""
     return path.replace("{", "{{").replace("}", "}}")
 
 
 def _flow(value: object) -> str:
-    """A value as YAML in one line."""
+    """Return a value as YAML in one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")
 

@@ -57,13 +57,13 @@ def is_value(text: str) -> bool:
 
 
 def _is_index(first: Sequence[str], below: Sequence[Sequence[str]], texts: Sequence[int]) -> bool:
-    """Whether nothing but the first name is empty: pandas and R write the labels of rows below it, each once."""
+    """Tell whether nothing but the first name is empty: pandas and R write the labels of rows below it, each once."""
     named = all(first[1:]) and len({*first}) == len(first)
     return not first[0] and named and bool(below[0]) and len({*below[0]}) == len(below[0])
 
 
 def _are_years(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether the numbers of a line are years, or count on, and those below are others."""
+    """Tell whether the numbers of a line are years, or count on, and those below are others."""
     places = [place for place, text in enumerate(first) if is_value(text)]
     numbers = [int(first[place]) for place in places if WHOLE.fullmatch(first[place])]
     if len(numbers) < max(2, len(places)) or not all(a < b for a, b in pairwise(numbers)):

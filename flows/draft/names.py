@@ -12,7 +12,7 @@ GLUED = ("uuid", "guid", "ids", "id", "code", "nbr", "timestamp", "datetime", "t
 
 
 def list_words(text: str) -> frozenset[str]:
-    """The words of a text as a set."""
+    """List the words of a text as a set."""
     return frozenset(text.split())
 
 
@@ -107,7 +107,7 @@ def _split_ending(word: str) -> list[str]:
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a name is that of ids.
+    """Tell whether a name is that of ids.
 
     >>> [is_id_name(name) for name in ("USERID", "customer_no", "account number", "zip code", "item", "id_hotel")]
     [True, True, True, True, True, True]
@@ -126,7 +126,7 @@ def is_id_name(name: str) -> bool:
 
 
 def is_time_name(name: str) -> bool:
-    """Whether a name is that of times; only values tell whether they are.
+    """Tell whether a name is that of times; only values tell whether they are.
 
     >>> [is_time_name(name) for name in ("event_time", "unixReviewTime", "releasedate", "createdAt", "hour", "update")]
     [True, True, True, True, True, False]
@@ -135,7 +135,7 @@ def is_time_name(name: str) -> bool:
 
 
 def is_amount_name(name: str) -> bool:
-    """Whether a name is that of an amount, also where it has few values.
+    """Tell whether a name is that of an amount, also where it has few values.
 
     >>> [is_amount_name(name) for name in ("Age", "num_items", "SibSp", "hours-per-week", "age76", "month", "item")]
     [True, True, True, True, True, False, False]
@@ -151,7 +151,7 @@ def is_amount_name(name: str) -> bool:
 
 
 def is_code_name(name: str) -> bool:
-    """Whether a name is that of codes, if the values are whole numbers.
+    """Tell whether a name is that of codes, if the values are whole numbers.
 
     >>> [is_code_name(name) for name in ("county", "product category", "C14", "Wilderness_Area", "ps_car_11_cat", "x")]
     [True, True, True, False, True, False]
@@ -163,7 +163,7 @@ def is_code_name(name: str) -> bool:
 
 
 def is_calendar_name(name: str) -> bool:
-    """Whether a name is that of a part of a calendar, such as a month.
+    """Tell whether a name is that of a part of a calendar, such as a month.
 
     >>> [is_calendar_name(name) for name in ("order_hour_of_day", "mnth", "DayOfWeek", "year")]
     [True, True, True, False]
@@ -211,7 +211,7 @@ COMMON_OF_TEXTS = frozenset(("rating", "stars"))  # PG-13
 
 
 def label_rank(name: str) -> int | None:
-    """The place of a name among those of labels; None for another name.
+    """Return the place of a name among those of labels; None for another name.
 
     >>> [label_rank(name) is not None for name in ("isFraud", "Survived", "Class", "default payment", "rate")]
     [True, True, True, False, False]
@@ -225,6 +225,6 @@ def is_label_name(name: str) -> bool:
 
 
 def is_common_name(name: str, number: bool) -> bool:
-    """Whether a name of a label names features as often."""
+    """Tell whether a name of a label names features as often."""
     joined = "_".join(words_of(name))
     return joined in COMMON or (joined in COMMON_OF_TEXTS and not number)

@@ -38,7 +38,7 @@ class OtherTable:
 
 
 def with_keys(other: OtherTable, rows: pa.Table) -> OtherTable:
-    """The table with the columns by which it is joined to the rows of the main table, if there are any."""
+    """Return the table with the columns by which it is joined to the rows of the main table, if there are any."""
     shared = [name for name in other.shared if name in rows.column_names][:MOST_SHARED]
     if not shared or len(other.paths) > 1 or not rows.num_rows:
         return other
@@ -60,7 +60,7 @@ def with_keys(other: OtherTable, rows: pa.Table) -> OtherTable:
 
 
 def are_keys(columns: Sequence[str], main: Sequence[str]) -> bool:
-    """Whether a table has nothing but a few columns of another one, such as the ids of users to be predicted."""
+    """Tell whether a table has nothing but a few columns of another one, such as the ids of users to be predicted."""
     return {*columns} < {*main} and 2 * len(columns) <= len(main)
 
 
@@ -69,7 +69,7 @@ def _is_key(table: pa.Table, keys: Sequence[str]) -> bool:
 
 
 def _measure_match(table: pa.Table, rows: pa.Table, keys: Sequence[str]) -> float:
-    """The share of the rows whose keys are in a table."""
+    """Return the share of the rows whose keys are in a table."""
     sought = rows.select([*keys])
     try:
         known = table.select([*keys]).cast(sought.schema)

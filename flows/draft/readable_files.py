@@ -132,7 +132,7 @@ def readable(source: object) -> Readable:
 
 
 def _try_layouts(source: object, layout: JsonObject, look: Callable[[Any, JsonObject], Readable]) -> Readable:
-    """A source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
+    """Return a source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
     try:
         return look(source, layout)
     except DataError as error:
@@ -208,7 +208,7 @@ def _as_it_fits(source: object, layout: JsonObject) -> Readable:
 
 
 def _misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
-    """The columns whose values do not fit the type of the first ones, if they can be read as texts."""
+    """Return the columns whose values do not fit the type of the first ones, if they can be read as texts."""
     form = _format_of(source, layout)
     if form == "jsonl":
         name = _find_advised_key(error)
@@ -226,7 +226,7 @@ def _misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
 
 
 def _find_advised_key(error: DataError) -> str:
-    """The key of JSON lines that an error advises to read as text; "" for none."""
+    """Find the key of JSON lines that an error advises to read as text; "" for none."""
     place = COLUMN.search(error.where)
     parts = place[1].split("/") if place else []
     names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]  # a key may have a slash itself
@@ -234,7 +234,7 @@ def _find_advised_key(error: DataError) -> str:
 
 
 def _find_mixed_keys(file: File) -> list[str]:
-    """The keys with values of several kinds in the first JSON lines of a file."""
+    """Find the keys with values of several kinds in the first JSON lines of a file."""
     kinds: dict[str, set[str]] = {}
     for line in read_all(file, length=LOOKED_AT).splitlines():
         try:
@@ -347,7 +347,7 @@ def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, .
 
 
 def _relative(path: str, source: Any) -> str:
-    """The path of a file as the source writes paths: from the current folder, or from the root."""
+    """Return the path of a file as the source writes paths: from the current folder, or from the root."""
     named = [source] if isinstance(source, str | os.PathLike) else source
     whole = is_remote(path) or any(Path(name).is_absolute() for name in named)
     return path if whole else os.path.relpath(path)
@@ -454,7 +454,7 @@ def _further(file: File, start: bytes) -> bytes:
 
 
 def _are_quoted(sample: pa.Table) -> bool:
-    """Whether half of the texts that begin with a quote, or more, are quoted as a whole."""
+    """Tell whether half of the texts that begin with a quote, or more, are quoted as a whole."""
     texts = [column for column in sample.columns if pa.types.is_string(column.type)]
     begun = [column.filter(pc.starts_with(column, '"')) for column in texts]
     whole = sum(pc.sum(pc.match_substring_regex(some, f"^{QUOTED_VALUE.pattern}$")).as_py() or 0 for some in begun)
@@ -469,7 +469,7 @@ def _is_json(line: str) -> bool:
 
 
 def _encoding(start: bytes) -> str | None:
-    """The encoding of a file that begins so; None for UTF-8."""
+    """Return the encoding of a file that begins so; None for UTF-8."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     try:

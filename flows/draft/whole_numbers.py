@@ -63,14 +63,14 @@ class WholeNumbers:
 
 
 def numbers_of(values: pa.ChunkedArray) -> WholeNumbers:
-    """The numbers of a column without nulls, which are all whole and fit into int64."""
+    """Return the numbers of a column without nulls, which are all whole and fit into int64."""
     rows = values.cast(pa.int64()).to_numpy()
     distinct, counts = np.unique(rows, return_counts=True)
     return WholeNumbers(rows, distinct, counts)
 
 
 def are_codes(name: str, numbers: WholeNumbers) -> bool:
-    """Whether whole numbers are codes, which have no order, rather than an amount.
+    """Tell whether whole numbers are codes, which have no order, rather than an amount.
 
     The name decides if it is that of an amount (age, num_items) or of something that has codes (county, channel).
     Numbers from 0 or 1 on that group the rows in blocks are codes, and so are flags and the parts of a calendar. Others
@@ -97,7 +97,7 @@ def are_codes(name: str, numbers: WholeNumbers) -> bool:
 
 
 def count_rows(numbers: WholeNumbers) -> bool:
-    """Whether numbers count the rows of a source, from 0 or 1 on; a number may be missing where a row is."""
+    """Tell whether numbers count the rows of a source, from 0 or 1 on; a number may be missing where a row is."""
     if len(numbers.rows) != len(numbers.values) or not _begin(numbers):
         return False
     steps = np.diff(numbers.rows)
@@ -105,12 +105,12 @@ def count_rows(numbers: WholeNumbers) -> bool:
 
 
 def _begin(numbers: WholeNumbers) -> bool:
-    """Whether numbers begin where codes and counts do."""
+    """Tell whether numbers begin where codes and counts do."""
     return numbers.low in (0, 1)
 
 
 def _group_rows(numbers: WholeNumbers) -> bool:
-    """Whether the rows come in blocks of one number each, which count the blocks: panels and households are so. A
+    """Tell whether the rows come in blocks of one number each, which count the blocks: panels and households are so. A
     number may be missing, since a sample has several ranges of the rows."""
     steps = np.diff(numbers.rows)
     count_on = bool((steps >= 0).all()) and _begin(numbers) and float((steps > 1).mean()) < MOST_SKIPPED
@@ -118,7 +118,7 @@ def _group_rows(numbers: WholeNumbers) -> bool:
 
 
 def _count_things(numbers: WholeNumbers) -> bool:
-    """Whether 0, 1, 2, .. become rarer and rarer, or 1, 2, 3, .., or 2, 3, 4, .."""
+    """Tell whether 0, 1, 2, .. become rarer and rarer, or 1, 2, 3, .., or 2, 3, 4, .."""
     counts = numbers.counts
     values = numbers.values
     # The rare values at the end may have gaps: no family of the Titanic had six or seven children.
@@ -132,13 +132,13 @@ def _count_things(numbers: WholeNumbers) -> bool:
 
 
 def _are_hump(numbers: WholeNumbers) -> bool:
-    """Whether the values in the middle are common and those at both ends are rare, as scores are."""
+    """Tell whether the values in the middle are common and those at both ends are rare, as scores are."""
     ends = (numbers.counts[0] + numbers.counts[-1]) / (2 * numbers.counts.max())
     return len(numbers.values) >= HUMP_FROM and ends <= HUMP_ENDS and numbers.detours <= HUMP_DETOURS
 
 
 def _are_scale(numbers: WholeNumbers) -> bool:
-    """Whether numbers are steps of a scale to ten, of which one may be missing."""
+    """Tell whether numbers are steps of a scale to ten, of which one may be missing."""
     return _begin(numbers) and numbers.high == SCALE and len(numbers.values) >= numbers.high - numbers.low
 
 

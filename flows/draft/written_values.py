@@ -16,7 +16,7 @@ TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)
 
 
 def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
-    """The texts that mean null in columns that hold nothing else but numbers or times."""
+    """Return the texts that mean null in columns that hold nothing else but numbers or times."""
     if data.plan.format not in ("csv", "tsv"):
         return []
     texts: set[str] = set()
@@ -32,7 +32,7 @@ def null_texts(data: Dataset, sample: pa.Table) -> list[str]:
 
 
 def marks_in(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[str]]:
-    """The values of a column of texts that are not null texts, and the null texts in it."""
+    """Return the values of a column of texts that are not null texts, and the null texts in it."""
     values = column.drop_null()
     is_mark = pc.is_in(values, value_set=pa.array(NULL_TEXTS))
     return values.filter(pc.invert(is_mark)), sorted(values.filter(is_mark).unique().to_pylist())
@@ -52,7 +52,7 @@ def detect_number_signs(values: pa.ChunkedArray) -> tuple[str, str | None] | Non
 
 
 def writes(distinct: pa.Array, signs: tuple[str, str | None]) -> bool:
-    """Whether texts are numbers with a decimal sign and a sign between groups of digits."""
+    """Tell whether texts are numbers with a decimal sign and a sign between groups of digits."""
     return not parse_number(distinct, *signs)[0].null_count
 
 

@@ -116,7 +116,7 @@ def _has_work(own: AnyJob) -> bool:
 
 
 def _end_without_work(own: AnyJob) -> State[list[str]]:
-    """The state of a run that has asked and whose work is gone when it goes on."""
+    """Return the state of a run that has asked and whose work is gone when it goes on."""
     if there := output_of(own):
         return end_published(own, there)
     text = "its work is gone: another run has published it, or it was discarded"
@@ -183,7 +183,7 @@ def close_unanswered(staging: Staging, question: Question) -> None:
 
 
 def answer_of_form(question: Question) -> PublishOrDiscard | None:
-    """The answer in the form of the run that asks; None before that, and where the server has no such
+    """Return the answer in the form of the run that asks; None before that, and where the server has no such
     run."""
     with get_client(sync_client=True) as client:
         try:
@@ -267,7 +267,7 @@ def wait_for_answer(job: AnyJob, error: OpenQuestionError) -> None:
 
 
 def has_asked() -> bool:
-    """Whether the current flow run has paused before for an answer."""
+    """Tell whether the current flow run has paused before for an answer."""
     context = FlowRunContext.get()
     policy = getattr(context.flow_run, "empirical_policy", None) if context else None
     return any(key.startswith("gate-") for key in getattr(policy, "pause_keys", None) or ())

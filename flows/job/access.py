@@ -84,7 +84,7 @@ def serving_limits() -> list[str]:
 
 
 def limits() -> dict[str, str]:
-    """The limits for runs of this process, in words, a line for each variable."""
+    """Return the limits for runs of this process, in words, a line for each variable."""
     roots = read_allowed_roots()
     modules = read_allowed_modules()
     clusters = read_cluster_allowlist()
@@ -103,18 +103,18 @@ def read_cluster_allowlist() -> tuple[str, ...] | None:
 
 
 def read_switch_allowlist() -> tuple[str, ...] | None:
-    """The keys of `SWITCH_KEYS` that jobs may set, as the host lists them; None: all of them."""
+    """Read the keys of `SWITCH_KEYS` that jobs may set, as the host lists them; None: all of them."""
     return _read_names(SWITCHES)
 
 
 def _read_names(variable: str) -> tuple[str, ...] | None:
-    """The names in a variable of the host, separated by commas or spaces; None if it is not set."""
+    """Read the names in a variable of the host, separated by commas or spaces; None if it is not set."""
     text = os.environ.get(variable)
     return None if text is None else tuple(name for name in re.split(r"[,\s]+", text) if name)
 
 
 def check_access(job: Any, graph: Node | None = None) -> None:
-    """A JobError for the first path of a job that is outside of the allowed roots, and for secrets in the job.
+    """Raise a JobError for the first path of a job that is outside of the allowed roots, and for secrets in the job.
 
     Output and scratch count with the folders that a run makes beside them.
     """
@@ -167,7 +167,7 @@ def _other_texts(job: Any) -> Iterator[tuple[str, str]]:
 
 
 def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
-    """The paths of this host in a job that begin in the current folder."""
+    """Return the paths of this host in a job that begin in the current folder."""
     source = job.source
     run = job.run
     named = [*source.paths, job.output.path, run.scratch, getattr(job, "fitted", None), getattr(job, "base", None)]
@@ -181,7 +181,7 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
 
 
 def _check_local(job: Any) -> None:
-    """A JobError for a URL where a folder of this host is meant."""
+    """Raise a JobError for a URL where a folder of this host is meant."""
     local_folder(job.output.path, "the output", "output.path")
     if job.run.scratch:
         local_folder(job.run.scratch, "the scratch folder", "run.scratch")
@@ -220,7 +220,7 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
 
 
 def _list_limited_keywords(variable: str, cluster: Cluster) -> list[str]:
-    """The keywords of the cluster's preset whose values a variable of the host has to allow."""
+    """List the keywords of the cluster's preset whose values a variable of the host has to allow."""
     keywords = cluster.preset.keywords if cluster.preset else {}
     return [name for name, keyword in keywords.items() if keyword.limited_by == variable]
 
@@ -265,7 +265,7 @@ def _check_switches(cluster: Cluster) -> None:
 
 
 def _elsewhere(cluster: Cluster) -> list[tuple[str, str]]:
-    """The schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
+    """Return the schedulers, hosts, images and classes that the section `cluster` names, with the keys that do."""
     named = [("cluster.address", cluster.address), ("cluster.cluster_class", cluster.cluster_class)]
     for name in _list_limited_keywords(CLUSTERS, cluster):
         value = getattr(cluster.section, name)
@@ -288,7 +288,7 @@ def _check_elsewhere(named: Sequence[tuple[str, str]]) -> None:
 
 
 def check_fitted(path: object) -> None:
-    """A JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
+    """Raise a JobError if a fitted workflow, or a table of it, is outside of the allowed roots."""
     limit_deployment()
     if isinstance(path, str):
         _check_no_secret("fitted", path)
@@ -300,7 +300,7 @@ def check_fitted(path: object) -> None:
 
 
 def check_base(path: str | None) -> None:
-    """A JobError if the base of a refit is outside of the allowed roots, or no folder of this host."""
+    """Raise a JobError if the base of a refit is outside of the allowed roots, or no folder of this host."""
     limit_deployment()
     if path is None:
         return

@@ -7,7 +7,7 @@ from ipaddress import AddressValueError, IPv4Address
 
 
 def is_listed(name: str, pattern: str) -> bool:
-    """Whether a name fits a pattern of the list.
+    """Tell whether a name fits a pattern of the list.
 
     Names are compared by the labels between dots, colons and slashes, of which both have as many. A star stands for
     characters of one label, and for none of `@`, a comma or a blank, which could lead to another host. In an image a
@@ -32,12 +32,12 @@ def is_listed(name: str, pattern: str) -> bool:
 
 
 def _segments(name: str) -> list[list[str]]:
-    """The parts between slashes, each as host, or path, and port, or tag."""
+    """Return the parts between slashes, each as host, or path, and port, or tag."""
     return [segment.split(":") for segment in name.rpartition("://")[2].split("/")]
 
 
 def _without_free_tag(mine: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
-    """The last segments of two images without their tags, where the pattern takes any tag."""
+    """Return the last segments of two images without their tags, where the pattern takes any tag."""
     if len(mine) == 2 and "@" not in mine[0] + mine[1] and wanted[1:] in ([], ["*"]):
         return mine[:1], wanted[:1]
     return mine, wanted
@@ -59,7 +59,7 @@ def _label_fits(label: str, pattern: str) -> bool:
 
 
 def _is_ipv4_pattern(host: str) -> bool:
-    """Whether a pattern is of addresses: 10.0.0.com would be a name that somebody can register."""
+    """Tell whether a pattern is of addresses: 10.0.0.com would be a name that somebody can register."""
     return re.fullmatch(r"[\d*?]+(\.[\d*?]+){3}", host) is not None and any(map(str.isdecimal, host.split(".")))
 
 

@@ -16,7 +16,7 @@ PRODUCER = b'"producer": "pkg:pypi/rowmill@'
 
 
 def check_files_beside(request: Request) -> None:
-    """A JobError for the first file next to the output that the run must not write; nothing is written.
+    """Raise a JobError for the first file next to the output that the run must not write; nothing is written.
 
     For a run, before it takes the lock, and for a preview.
     """
@@ -26,7 +26,7 @@ def check_files_beside(request: Request) -> None:
 
 
 def collector_files(run: Run) -> dict[str, Sidecar]:
-    """The files of `lineage` and `metrics`, as far as these are files."""
+    """Return the files of `lineage` and `metrics`, as far as these are files."""
     files = dict[str, Sidecar]()
     for key, address, is_own in (
         ("lineage", run.lineage, _has_only_our_events),
@@ -38,10 +38,10 @@ def collector_files(run: Run) -> dict[str, Sidecar]:
 
 
 def _has_only_our_events(file: BinaryIO) -> bool:
-    """Whether each line is a whole event of rowmill; an empty file has none."""
+    """Tell whether each line is a whole event of rowmill; an empty file has none."""
     return all(line.startswith(EVENT) and PRODUCER in line and line.endswith(b"}\n") for line in file)
 
 
 def _has_our_signature(file: BinaryIO) -> bool:
-    """Whether the file ends in the signature of what it holds; an empty file is ours, too."""
+    """Tell whether the file ends in the signature of what it holds; an empty file is ours, too."""
     return is_signed(file) or file.tell() == 0

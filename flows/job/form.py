@@ -80,7 +80,7 @@ def field_of(model: type[BaseModel], name: str, shown: Sequence[str], text: str 
 
 
 def refit_section(shown: Sequence[str]) -> Schema:
-    """The form of the section refit, which takes the names of operators and entries, too."""
+    """Return the form of the section refit, which takes the names of operators and entries, too."""
     schema = section(Refitting, shown)
     del schema["propertyNames"]
     days = {key: value for key, value in schema["properties"]["forget"].items() if key not in ("anyOf", "ge", "le")}
@@ -160,7 +160,7 @@ def section(model: type[BaseModel], shown: Sequence[str]) -> Schema:
 
 
 def _inline_references(part: Any, definitions: JsonObject) -> Any:
-    """A schema with what its references stand for in their place."""
+    """Return a schema with what its references stand for in their place."""
     if isinstance(part, list):
         return [_inline_references(one, definitions) for one in part]
     if not isinstance(part, dict):
@@ -172,7 +172,7 @@ def _inline_references(part: Any, definitions: JsonObject) -> Any:
 
 
 def _partial(part: Any, without: tuple[str, ...] = ()) -> Any:
-    """A schema that requires nothing, has no defaults and none of some other keys."""
+    """Return a schema that requires nothing, has no defaults and none of some other keys."""
     if isinstance(part, list):
         return [_partial(one, without) for one in part]
     if not isinstance(part, dict):
@@ -185,7 +185,7 @@ def _partial(part: Any, without: tuple[str, ...] = ()) -> Any:
 
 
 def _title_choices(part: Schema) -> Schema:
-    """The types that people choose from, by names that say what they are.
+    """Return the types that people choose from, by names that say what they are.
 
     A field of one type that may be null has no choice: the server takes null for it, too, since nothing is required.
     """
@@ -197,7 +197,7 @@ def _title_choices(part: Schema) -> Schema:
 
 
 def _or_null(part: Schema) -> Schema:
-    """The same, or null; said such that a message names the type, where there is one."""
+    """Return the same, or null; said such that a message names the type, where there is one."""
     kinds = [kind for kind in part.get("anyOf", [part]) if kind.get("type") != "null"]
     if len(kinds) > 1 or "type" not in kinds[0]:
         return {"anyOf": [*kinds, {"type": "null"}]}

@@ -90,12 +90,12 @@ class DatedJob(Section):
         return job
 
     def patterns(self, place: str) -> list[str]:
-        """The patterns with a date that the job has at a place, such as `source.path`."""
+        """Return the patterns with a date that the job has at a place, such as `source.path`."""
         became = self._dated.became if self._dated else {}
         return [pattern for name, (pattern, _) in became.items() if name.startswith(place)]
 
     def as_written(self) -> JsonObject:
-        """The job as plain values, with the patterns that its author wrote."""
+        """Return the job as plain values, with the patterns that its author wrote."""
         data = self.model_dump(by_alias=True, mode="json", exclude_unset=True)
         return with_patterns(data, self._written)
 
@@ -115,7 +115,7 @@ class CheckedJob(DatedJob):
     checks: Checks = Field(Checks(), description=WHAT_FOLLOWS)
 
     def rules(self) -> Contract | None:
-        """The contract, read from its file if the job names one; None without a contract."""
+        """Return the contract, read from its file if the job names one; None without a contract."""
         if not isinstance(self.contract, str):
             return None if self.contract is None else make_contract(self.contract)
         path = Path(self.contract)
@@ -191,7 +191,7 @@ class Job(CheckedJob):
         return None if self.base in (None, NO_BASE) else Path(absolute(self.base))
 
     def graph(self) -> Node:
-        """The features from top to bottom, then the labels; entries see what entries above them made."""
+        """Return the features from top to bottom, then the labels; entries see what entries above them made."""
         nodes: list[Node] = []
         written: list[Node] = []
         for number, feature in enumerate(self.features):
@@ -221,7 +221,7 @@ class Job(CheckedJob):
         return Node("join", tuple(written), name="output")
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
-        """The request of the stages, on top of a base where there is one."""
+        """Return the request of the stages, on top of a base where there is one."""
         source, output, run = self.resolve_paths()
         if base is None:
             request = make_request(source, self.graph(), output, run, engine, self.label)
@@ -233,7 +233,7 @@ class Job(CheckedJob):
 
 
 def _without_frames(op: ops.Operator) -> ops.Operator:
-    """The operator; a JobError if a parameter of it is a frame in memory."""
+    """Return the operator; a JobError if a parameter of it is a frame in memory."""
     if op.frames:
         raise JobError(
             f"{type(op).__name__} has a frame in memory, and a job has none",
@@ -258,13 +258,13 @@ class Application(CheckedJob):
     run: Run = Field(Run(), description=WHICH_DATE)
 
     def request(self, engine: str) -> Request:
-        """The request of the stages."""
+        """Return the request of the stages."""
         source, output, run = self.resolve_paths()
         return self.with_checks(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
 def make_application(data: JsonObject, date_of: DateOf = date_of_run_now) -> Application:
-    """The application of plain values; the fitted workflow is there and whole as far as its JSON says.
+    """Make the application of plain values; the fitted workflow is there and whole as far as its JSON says.
 
     `date_of` says which date its patterns mean.
     """
@@ -323,18 +323,18 @@ def absolute(path: Any) -> Any:
 
 
 def _add_place(error: RowmillError, place: str) -> RowmillError:
-    """The same error with its place in the job, before the place that it shows in an expression."""
+    """Return the same error with its place in the job, before the place that it shows in an expression."""
     where = f"{place}\n         {error.where}" if error.where else place
     return type(error)(error.what, where=where, why=error.why, do=error.do)
 
 
 def recipes() -> list[str]:
-    """The names of the shipped recipes."""
+    """Return the names of the shipped recipes."""
     return sorted(p.stem for p in RECIPES.glob("*.yaml"))
 
 
 def load_job(source: str | Path | JsonObject, changes: Sequence[str] = (), sample: bool = False) -> Job:
-    """The job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError.
+    """Load the job of a YAML file (or of its content), with `section.key=value` changes; every mistake is a JobError.
 
     `sample`: look-alike data are wanted at the job's paths, wherever these were written.
     """
@@ -356,7 +356,7 @@ def load_job(source: str | Path | JsonObject, changes: Sequence[str] = (), sampl
 
 
 def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = date_of_run_now) -> Job:
-    """The job of plain values; what a recipe says is the base (maps merge, lists replace).
+    """Make the job of plain values; what a recipe says is the base (maps merge, lists replace).
 
     `features` may be YAML text, of a whole job too. Messages name the line, of that text or of the file that `lines`
     knows. `date_of` says which date the job's patterns mean.
@@ -383,7 +383,7 @@ def make_job(data: JsonObject, lines: Lines | None = None, date_of: DateOf = dat
 
 
 def _check_split(job: Job) -> None:
-    """A JobError for a job that divides its source and has validation data, or a base, beside it."""
+    """Raise a JobError for a job that divides its source and has validation data, or a base, beside it."""
     if job.source.split is None:
         return
     if job.source.valid is not None:
@@ -403,7 +403,7 @@ def _check_split(job: Job) -> None:
 
 
 def check_refit(base: str | None, refit: Refitting, graph: Node, lines: Lines | None = None) -> None:
-    """A JobError for a base that may not be read, and for keys of `refit` that name nothing that learns."""
+    """Raise a JobError for a base that may not be read, and for keys of `refit` that name nothing that learns."""
     lines = lines or Lines()
     check_base(None if base == NO_BASE else base)
     if base is None and refit.model_fields_set | refit.settings.keys():
@@ -509,7 +509,7 @@ def validate_job(model: type[S], data: JsonObject, lines: Lines | None = None) -
 
 
 def check_size(data: JsonObject) -> None:
-    """A JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
+    """Raise a JobError for values that lie too deep in each other, or are too many: of a file, a form or a call."""
     todo: list[tuple[Any, int, str]] = [(value, 1, str(name)) for name, value in data.items()]
     count = 0
     while todo:
@@ -568,7 +568,7 @@ def with_recipe(data: JsonObject) -> JsonObject:
 
 
 def recipe_of(data: JsonObject) -> JsonObject:
-    """The job of the recipe that a job begins with; {} without one."""
+    """Return the job of the recipe that a job begins with; {} without one."""
     name = data.get("recipe")
     if not name:
         return {}
@@ -633,7 +633,7 @@ def merge_maps(base: JsonObject, over: JsonObject) -> JsonObject:
 
 
 def read_yaml(path: Path, lines: Lines | None = None) -> JsonObject:
-    """The content of a job file, whose lines are added to `lines`; a JobError shows the line that is not YAML."""
+    """Read the content of a job file, whose lines are added to `lines`; a JobError shows the line that is not YAML."""
     if not path.is_file() and path.suffix == "" and str(path) in recipes():
         path = RECIPES / f"{path.name}.yaml"
     try:
@@ -692,7 +692,7 @@ def set_key(data: JsonObject, change: str, model: type[Section] = Job) -> None:
 
 
 def _lines(error: ValidationError, data: JsonObject, model: type[Section], known: Lines) -> list[str]:
-    """A line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
+    """Return a line per mistake: its place in the job, what is wrong, and near names for unknown keys."""
     lines = []
     for one in mistakes(error, data):
         place = _describe_job_place(one.place, known)

@@ -23,7 +23,7 @@ ENTRY_OF_REFIT = {
 
 
 def job_schema() -> Schema:
-    """The schema of what `rowmill run` reads, draft 2020-12, as plain JSON values.
+    """Return the schema of what `rowmill run` reads, draft 2020-12, as plain JSON values.
 
     Of operators of installed packages it has the names where their entry points say them, not the parameters, since
     nothing of a package is imported for it.
@@ -67,7 +67,7 @@ def _feature(schema: Schema) -> Schema:
 
 
 def _operator(name: str) -> Schema:
-    """The parameters of an operator, with its name as `op`."""
+    """Return the parameters of an operator, with its name as `op`."""
     schema: Schema = Operator.registry[name].model_json_schema(by_alias=True)
     schema.pop("title", None)
     schema["properties"] = {"op": {"const": name}, **schema.get("properties", {})}
@@ -76,7 +76,7 @@ def _operator(name: str) -> Schema:
 
 
 def _any_of(operators: Mapping[str, Schema]) -> Schema:
-    """An operator by its name, whose branch has its parameters: a message is of that operator alone."""
+    """Return an operator by its name, whose branch has its parameters: a message is of that operator alone."""
     known = [{"const": name, "description": of["description"]} for name, of in operators.items()]
     own = {"type": "string", "pattern": IMPORT_PATH, "description": "a class of a module of one's own"}
     packages = [

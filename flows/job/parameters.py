@@ -19,14 +19,14 @@ from tasks.storage.allowed_roots import check_path
 
 
 def job_maker(parameters: JsonObject) -> Callable[[DateOf], Job]:
-    """A function that gives the job of a run's parameters on a date; messages name the line of its job file."""
+    """Return a function that gives the job of a run's parameters on a date; messages name the line of its job file."""
     lines = Lines()
     data = job_data(parameters, lines)
     return lambda date_of: make_job(data, lines, date_of)
 
 
 def job_data(parameters: JsonObject, lines: Lines | None = None) -> JsonObject:
-    """The job, as plain values: parameters that are null say nothing, and sections may be given in part.
+    """Return the job, as plain values: parameters that are null say nothing, and sections may be given in part.
 
     Prefect replaces a parameter of the deployment as a whole; here the keys of a section that the run does not name
     stay as the deployment has them, so that `-p output='{"seed": 1}'` changes the seed alone. A run of a deployment
@@ -52,7 +52,7 @@ def job_data(parameters: JsonObject, lines: Lines | None = None) -> JsonObject:
 
 
 def _of_deployment() -> JsonObject:
-    """The parameters of the deployment of the current run; empty without one, or when it is gone by now."""
+    """Return the parameters of the deployment of the current run; empty without one, or when it is gone by now."""
     context = FlowRunContext.get()
     deployment = getattr(context.flow_run, "deployment_id", None) if context else None
     if deployment is None:

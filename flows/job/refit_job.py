@@ -98,7 +98,7 @@ AnyJob = Job | Application | Refit
 
 
 def find_newest_base(root: Path) -> BaseVersion:
-    """The newest good version as far as its JSON says; a JobError where nothing is published."""
+    """Find the newest good version as far as its JSON says; a JobError where nothing is published."""
     version = newest_good(root, thorough=False).version
     if version is None:
         raise JobError(
@@ -111,7 +111,7 @@ def find_newest_base(root: Path) -> BaseVersion:
 
 
 def make_refit(data: JsonObject, date_of: DateOf = date_of_run_now) -> Refit:
-    """The refit of plain values; its base is there. `date_of` says which date its patterns mean."""
+    """Make the refit of plain values; its base is there. `date_of` says which date its patterns mean."""
     check_size(data)
     check_keys(data)
     base = data.get("base")
@@ -182,11 +182,11 @@ def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
 
 
 def graph_of(refit: Refit) -> Node:
-    """The features of the base."""
+    """Return the features of the base."""
     return graph_from_json(find_newest_base(refit.base_path).data["graph"])
 
 
 def maker_of(flow: str) -> Callable[..., Any]:
-    """The function that makes the job of a flow (preprocess, fit, apply, refit) of plain values."""
+    """Return the function that makes the job of a flow (preprocess, fit, apply, refit) of plain values."""
     makers: dict[str, Callable[..., Any]] = {"apply": make_application, "refit": make_refit}
     return makers.get(flow, make_job)

@@ -1,4 +1,4 @@
-"""The nights of a deployment: the days or hours in which its schedules start a run, and those with an output."""
+"""The run dates of a deployment: the days or hours in which its schedules start a run, and those with an output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAIN_LATER = "rowmill-train-later"  # the tag of those for which `rowmill backf
 
 @dataclass(frozen=True)
 class Calendar:
-    """The nights of a job by their names: days, or, for a job that names hours, the beginnings of hours in UTC.
+    """The run dates of a job by their names: days, or, for a job that names hours, the beginnings of hours in UTC.
 
     Hours are those that passed: on the day on which the clocks go forward there are 23, and 25 when they go back.
     """
@@ -43,7 +43,7 @@ class Calendar:
         return "hour" if self.hourly else "day"
 
     def run_date_of(self, moment: datetime) -> date:
-        """The night of an instant.
+        """Return the run date of an instant.
 
         >>> Calendar("Europe/Berlin", hourly=True).run_date_of(datetime(2026, 10, 25, 1, 30, tzinfo=UTC)).isoformat()
         '2026-10-25T01:00:00+00:00'
@@ -51,18 +51,18 @@ class Calendar:
         return self._hour(moment) if self.hourly else moment.astimezone(zone_of(self.timezone)).date()
 
     def begin(self, run_date: date) -> datetime:
-        """The instant at which a night begins, in the time zone."""
+        """Return the instant at which a run date begins, in the time zone."""
         zone = zone_of(self.timezone)
         return run_date.astimezone(zone) if isinstance(run_date, datetime) else datetime.combine(run_date, time(), zone)
 
     def end(self, run_date: date) -> datetime:
-        """The instant at which the next night begins."""
+        """Return the instant at which the next run date begins."""
         return self.begin(self.back(run_date, -1))
 
     def back(self, run_date: date, number: int) -> date:
-        """The night that lies `number` nights before.
+        """Return the run date that lies `number` run dates before.
 
-        Where clocks move by half an hour, as in Lord Howe, an hour of the night lasts half or one and a half.
+        Where clocks move by half an hour, as in Lord Howe, an hour at night lasts half or one and a half.
 
         >>> calendar = Calendar("Australia/Lord_Howe", hourly=True)
         >>> long = datetime(2026, 4, 4, 14, tzinfo=UTC)
@@ -85,23 +85,23 @@ class Calendar:
         return local.replace(minute=0, second=0, microsecond=0).astimezone(UTC)
 
     def between(self, first: date, last: date) -> list[date]:
-        """Every night from the first to the last, both included."""
-        nights = []
+        """Return every run date from the first to the last, both included."""
+        run_dates = []
         while first <= last:
-            nights.append(first)
+            run_dates.append(first)
             first = self.back(first, -1)
-        return nights
+        return run_dates
 
     def text(self, run_date: date) -> str:
-        """The value of `run.date` that names a night: `2026-11-22`, or `2026-11-22T03:00:00+01:00`."""
+        """Return the value of `run.date` that names a run date: `2026-11-22`, or `2026-11-22T03:00:00+01:00`."""
         return self.begin(run_date).isoformat(timespec="seconds") if self.hourly else run_date.isoformat()
 
     def format_run_date(self, run_date: date) -> str:
-        """A night for people: `2026-11-22`, or `2026-11-22 03:00+01:00`."""
+        """Write a run date for people: `2026-11-22`, or `2026-11-22 03:00+01:00`."""
         return self.begin(run_date).isoformat(" ", "minutes") if self.hourly else run_date.isoformat()
 
     def parse(self, text: str, where: str, is_last: bool = False) -> date:
-        """The night that a text names; of a day that has hours the first one, or the last.
+        """Parse the run date that a text names; of a day that has hours the first one, or the last.
 
         A JobError, which names the option `where`, for a text that is not a day, and for an hour where there are days.
         """
@@ -123,7 +123,7 @@ class Calendar:
 
 
 def calendar_of(job: JsonObject) -> Calendar:
-    """The nights of a job, which has an hour for each run where one of its texts names hours."""
+    """Return the run dates of a job, which has an hour for each run where one of its texts names hours."""
     run = Run(**(job.get("run") or {}))
     return Calendar(run.timezone, any(map(names_hour, texts_of(job).values())))
 
@@ -149,48 +149,49 @@ class DatedOutput:
 def find_published_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
 ) -> dict[date, DatedOutput]:
-    """The newest published output of each night, as manifests and fitted workflows say it, without discarded ones.
+    """Find the newest published output of each run date by manifests and fitted workflows; discarded ones do not count.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
-    Nights are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
+    Run dates are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
     written; else it is left out.
     """
     calendar = calendar or Calendar()
-    nights = dict[date, DatedOutput]()
-    for path in (place for root in roots_of(output, folder) for place in _outputs(root) if not is_discarded(place)):
-        if (night := _read_dated_output(path, calendar, without_date)) is not None:
-            nights[night.day] = night
-    return nights
+    outputs = dict[date, DatedOutput]()
+    for root in roots_of(output, folder):
+        for path in _list_outputs(root):  # the newest last, which replaces those before it
+            dated_output = _read_dated_output(path, calendar, without_date)
+            if dated_output is not None:
+                outputs[dated_output.day] = dated_output
+    return outputs
 
 
 def find_removed_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
 ) -> dict[date, DatedOutput]:
-    """The nights whose versions output.keep_versions has removed, as the outputs note it; parameters as in
+    """Find the run dates whose versions output.keep_versions has removed, as the outputs note it; parameters as in
     `find_published_outputs`."""
     calendar = calendar or Calendar()
-    nights = dict[date, DatedOutput]()
+    removed = dict[date, DatedOutput]()
     for root in roots_of(output, folder):
         for note in read_removed_versions(root):
             version = root / note.version
-            day = _day(note.date, note.run_date, note.created, calendar, without_date)
+            day = _parse_day(note.date, note.run_date, note.created, calendar, without_date)
             if day is not None and not find_description(version):  # one that is still there speaks for itself
-                nights[day] = DatedOutput(day, version, note.run, is_removed=True)
-    return nights
+                removed[day] = DatedOutput(day, version, note.run, is_removed=True)
+    return removed
 
 
 def find_all_outputs(
     output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
 ) -> dict[date, DatedOutput]:
-    """The nights of `find_published_outputs` and of `find_removed_outputs`; one that is in both is there."""
-    there = find_published_outputs(
-        output, folder, calendar, without_date
-    )  # first: what is removed meanwhile is noted then
-    return {**find_removed_outputs(output, folder, calendar, without_date), **there}
+    """Find the run dates of `find_published_outputs` and of `find_removed_outputs`; one that is in both is there."""
+    # published ones first: what is removed meanwhile is among the removed ones then
+    published = find_published_outputs(output, folder, calendar, without_date)
+    return {**find_removed_outputs(output, folder, calendar, without_date), **published}
 
 
 def roots_of(output: str, folder: Path) -> list[Path]:
-    """The folders that the path of a job may name, on whatever date."""
+    """Return the folders that the path of a job may name, on whatever date."""
     pattern = str(folder / output)
     return sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
 
@@ -199,22 +200,22 @@ def _literal(path: str) -> str:
     return path.replace("{{", "{").replace("}}", "}")
 
 
-def _outputs(root: Path) -> Iterator[Path]:
-    """The outputs at a path: itself, or its versions, the newest last."""
+def _list_outputs(root: Path) -> Iterator[Path]:
+    """Return the outputs at a path: itself, or its versions, the newest last."""
     yield root
     yield from versions_of(root)
 
 
 def _read_dated_output(path: Path, calendar: Calendar, without_date: bool) -> DatedOutput | None:
-    """The night of an output; None for a folder that is not an output, and for one of no night."""
+    """Read the run date of an output; None for a folder that is not an output, and for one of no run date."""
     if is_discarded(path):
         return None
     notes = [_read_note(path / name) for name in (MANIFEST, *(f"{split}/{MANIFEST}" for split in SPLITS), FITTED)]
-    there = [note for note in notes if note]
-    if not there:
+    existing = [note for note in notes if note]
+    if not existing:
         return None
-    first, *others = there
-    day = _day(first.date, first.run_date, first.created, calendar, without_date)
+    first, *others = existing
+    day = _parse_day(first.date, first.run_date, first.created, calendar, without_date)
     if day is None:
         return None
     stages = dict(first.stages)
@@ -224,19 +225,21 @@ def _read_dated_output(path: Path, calendar: Calendar, without_date: bool) -> Da
                 stages[name] = stages.get(name, 0.0) + other.stages[name]
     counted = [note for note in (first, *others) if note.rows is not None]
     return DatedOutput(
-        day,
-        path,
-        first.run,
-        sum(note.rows or 0 for note in counted) if counted else None,
-        first.seconds,
-        stages,
-        sum(note.nbytes for note in counted) if counted else None,
+        day=day,
+        path=path,
+        run=first.run,
+        rows=sum(note.rows or 0 for note in counted) if counted else None,
+        seconds=first.seconds,
+        stages=stages,
+        nbytes=sum(note.nbytes for note in counted) if counted else None,
     )
 
 
-def _day(text: str, run_date: str, created: str, calendar: Calendar, without_date: bool) -> date | None:
-    """The night of an output by the texts of its manifest: `dated.date`, `dated.run_date`, `created`; None where they
-    name none."""
+def _parse_day(text: str, run_date: str, created: str, calendar: Calendar, without_date: bool) -> date | None:
+    """Find the run date of an output by the texts of its manifest: `dated.date`, `dated.run_date` and `created`.
+
+    None where they name none.
+    """
     try:
         if text and calendar.hourly:
             named = parse_run_date(run_date, calendar.timezone)
@@ -263,7 +266,7 @@ class _Note:
 
 
 def _read_note(path: Path) -> _Note | None:
-    """The note in a file; None where there is none. What was read once is not read again while the file stays."""
+    """Read the note in a file; None where there is none. What was read once is not read again while the file stays."""
     try:
         status = path.stat()
     except OSError:
@@ -289,21 +292,23 @@ def _parse_note(path: Path, _changed: int, _size: int) -> _Note | None:
     sizes = [number(one.get("bytes")) for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
     rows = number(section("rows").get("out"))
     return _Note(
-        str(section("dated").get("date", "")),
-        str(section("dated").get("run_date", "")),
-        str(content.get("created", "")),
-        str(content.get("run", "")),
-        None if rows is None else int(rows),
-        number(content.get("seconds")),
-        {name: one for name, one in stages.items() if one is not None},
-        int(sum(one for one in sizes if one is not None)),
+        date=str(section("dated").get("date", "")),
+        run_date=str(section("dated").get("run_date", "")),
+        created=str(content.get("created", "")),
+        run=str(content.get("run", "")),
+        rows=None if rows is None else int(rows),
+        seconds=number(content.get("seconds")),
+        stages={name: seconds for name, seconds in stages.items() if seconds is not None},
+        nbytes=int(sum(size for size in sizes if size is not None)),
     )
 
 
 @dataclass(frozen=True)
 class DeployedJob:
-    """What a deployment says of its nights; `output` is written as in its job, relative to `folder`. `is_paused`: none
-    of its schedules starts runs now."""
+    """A deployment with its job, from which its run dates and their outputs follow.
+
+    `output` is written as in its job, relative to `folder`. `is_paused`: none of its schedules starts runs now.
+    """
 
     name: str
     id: Any
@@ -333,54 +338,56 @@ class DeployedJob:
 
     @property
     def has_date(self) -> bool:
-        """Whether the job names a date, so that an output is of a night."""
+        """Whether the job names a date, so that an output is of a run date."""
         return any(map(is_pattern, texts_of(self.job).values()))
 
     def find_published_outputs(self) -> dict[date, DatedOutput]:
-        """The newest output of each night; of a job without a date by the days on which its outputs were written."""
+        """Find the newest output of each run date; without a date, of each day on which outputs were written."""
         return find_published_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
     def find_all_outputs(self) -> dict[date, DatedOutput]:
-        """The published output of each night, also of those whose versions output.keep_versions has removed since."""
+        """Find the published output of each run date, and the versions that output.keep_versions has removed since."""
         return find_all_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
 
     def today(self) -> date:
-        """The night of this moment."""
+        """Return the run date of a run that starts now."""
         return self.calendar.run_date_of(datetime.now(UTC))
 
     def find_last_run_date(self) -> date:
-        """The night of this moment, or the one before it where the schedules start the run of this night later."""
+        """Find the last run date whose run should have started: today's, or the one before if today's starts later."""
         today = self.today()
         now = datetime.now(UTC)
         end = self.calendar.end(today).astimezone(UTC)
         begun = bool(self.list_scheduled_run_dates(today, today))
-        later = any(True for schedule in self.schedules for _ in _starts(schedule, now, end))
+        later = any(True for schedule in self.schedules for _ in _list_starts(schedule, now, end))
         return self.calendar.back(today, 1) if later and not begun else today
 
     def list_scheduled_run_dates(self, first: date, last: date) -> list[date]:
-        """The nights of a range in which the schedules have started, or should have started, a run; all of them up to
-        now where there is no schedule."""
+        """List the run dates of a range on which the schedules have started, or should have started, a run.
+
+        Without a schedule these are all run dates up to now.
+        """
         calendar = self.calendar
-        nights = calendar.between(first, min(last, self.today()))
-        if not self.schedules or not nights:
-            return nights
-        start = calendar.begin(nights[0]).astimezone(UTC)
-        end = min(calendar.end(nights[-1]).astimezone(UTC), datetime.now(UTC))
-        started = {calendar.run_date_of(at) for schedule in self.schedules for at in _starts(schedule, start, end)}
-        return [night for night in nights if night in started]
+        run_dates = calendar.between(first, min(last, self.today()))
+        if not self.schedules or not run_dates:
+            return run_dates
+        start = calendar.begin(run_dates[0]).astimezone(UTC)
+        end = min(calendar.end(run_dates[-1]).astimezone(UTC), datetime.now(UTC))
+        started = {calendar.run_date_of(at) for schedule in self.schedules for at in _list_starts(schedule, start, end)}
+        return [run_date for run_date in run_dates if run_date in started]
 
     def find_first_run_date(self) -> date:
-        """The first published night; that in which the deployment was made where none is published."""
+        """Find the first published run date; that in which the deployment was made where none is published."""
         return min(self.find_all_outputs(), default=self.calendar.run_date_of(self.created))
 
     def missing(self, first: date | None = None, last: date | None = None) -> list[date]:
-        """The nights of a range, by default from the first one until now, that have never had a published output."""
+        """List the run dates of a range that never had a published output; by default from the first one until now."""
         outputs = self.find_all_outputs()
-        nights = self.list_scheduled_run_dates(first or self.find_first_run_date(), last or self.today())
-        return [night for night in nights if night not in outputs]
+        run_dates = self.list_scheduled_run_dates(first or self.find_first_run_date(), last or self.today())
+        return [run_date for run_date in run_dates if run_date not in outputs]
 
     def check(self) -> None:
-        """A JobError if the job cannot have one output for each of its nights."""
+        """Raise a JobError if the job cannot have one output for each of its run dates."""
         if not self.has_date:
             why = "every day would read the same rows"
             do = "write {date} or {date-1} into a path"
@@ -397,7 +404,7 @@ class DeployedJob:
 
 
 def make_deployed_job(name: str, deployment: Any) -> DeployedJob:
-    """A deployment of the server with the job that its parameters, job file and recipe give."""
+    """Join a deployment of the server with the job that its parameters, job file and recipe give."""
     environment = (deployment.job_variables or {}).get("env") or {}
     folder = Path(environment.get(FOLDER) or Path.cwd())
     parameters = deployment.parameters or {}
@@ -407,12 +414,18 @@ def make_deployed_job(name: str, deployment: Any) -> DeployedJob:
     schedules = tuple(one.schedule for one in deployment.schedules or ())
     paused = bool(deployment.paused) or not any(one.active for one in deployment.schedules or ())
     return DeployedJob(
-        name, deployment.id, deployment.created, schedules, merge_maps(recipe_of(data), data), folder, paused
+        name=name,
+        id=deployment.id,
+        created=deployment.created,
+        schedules=schedules,
+        job=merge_maps(recipe_of(data), data),
+        folder=folder,
+        is_paused=paused,
     )
 
 
-def _starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:
-    """The times from `start` until before `end` at which a schedule of Prefect starts a run.
+def _list_starts(schedule: Any, start: datetime, end: datetime) -> Iterator[datetime]:
+    """Return the times from `start` until before `end` at which a schedule of Prefect starts a run.
 
     The schedule is asked for one day after another, since it gives 1,000 times at most; and from some hours before,
     since from within an hour that comes twice it gives none in it.

@@ -32,7 +32,7 @@ log = logging.getLogger("rowmill")
 
 
 def state_folder() -> Path:
-    """The folder of files that later runs use: $XDG_STATE_HOME/rowmill, or ~/.local/state/rowmill."""
+    """Return the folder of files that later runs use: $XDG_STATE_HOME/rowmill, or ~/.local/state/rowmill."""
     home = os.environ.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local" / "state") / "rowmill"
 
@@ -80,7 +80,7 @@ def _seconds(results: Sequence[StageResult], stage: str) -> float | None:
 
 
 def job_key(request: Request) -> str:
-    """A fingerprint of what a run does with its rows, whichever rows they are; the same on every date."""
+    """Return a fingerprint of what a run does with its rows, whichever rows they are; the same on every date."""
     source = request.source
     output = request.output
     dated = (request.dated.get("became") or {}).get("source.filter")
@@ -107,7 +107,7 @@ def _append(entry: JsonObject) -> None:
 
 
 def _entries(path: Path) -> list[JsonObject]:
-    """The runs in the file, without damaged lines."""
+    """Return the runs in the file, without damaged lines."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -170,11 +170,11 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
 
 
 def _scale_medians(runs: Sequence[Any], section: str, names: Sequence[str], unit: str, size: int) -> dict[str, float]:
-    """The medians of the figures of runs per row or byte, times the size; without figures that no run has."""
+    """Return the medians of the figures of runs per row or byte, times the size; without figures that no run has."""
     rates = {name: [run[section][name] / run[unit] for run in runs if name in run[section]] for name in names}
     return {name: median(of_runs) * size for name, of_runs in rates.items() if of_runs}
 
 
 def _distance(entry: JsonObject, unit: str, size: int, threads: int) -> tuple[float, float]:
-    """The distance between two runs: in threads, then in size."""
+    """Return the distance between two runs: in threads, then in size."""
     return abs(math.log(max(entry["threads"], 1) / max(threads, 1))), abs(math.log(entry[unit] / max(size, 1)))

@@ -14,7 +14,7 @@ Path = tuple[str | int, ...]
 
 
 def parse_yaml(text: str, where: str) -> object:
-    """The values of a YAML text; a JobError shows the line that is not YAML."""
+    """Parse the values of a YAML text; a JobError shows the line that is not YAML."""
     try:
         node = compose(text)
         _refuse_twice(node, set())
@@ -93,7 +93,7 @@ class Lines:
 
 
 def job_path(text: str) -> Path:
-    """The path that a message writes.
+    """Return the path that a message writes.
 
     >>> job_path("features[0].ops[1]")
     ('features', 0, 'ops', 1)

@@ -91,7 +91,7 @@ def _load() -> None:
 
 
 def _make_exit_error(status: int, place: Path, stderr: str) -> RowmillError:
-    """The error for a process that ended without an answer."""
+    """Make the error for a process that ended without an answer."""
     from tasks.storage.files_being_read import FOLDER, format_files, notes_left
 
     files = notes_left(place / FOLDER)
@@ -158,7 +158,7 @@ def _import_all() -> Exception | None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as a RowmillError, which can be pickled."""
+    """Return the error as a RowmillError, which can be pickled."""
     from tasks.core.unforeseen_errors import defect
 
     if isinstance(error, RowmillError):

@@ -57,7 +57,7 @@ class TextTable(Table):
 
 
 def text_table(title: str, *columns: str) -> TextTable:
-    """A table without frame; columns whose name ends in `>` are aligned right."""
+    """Return a table without frame; columns whose name ends in `>` are aligned right."""
     table = TextTable(box=None, pad_edge=False, header_style="dim")
     table.heading = title
     for name in columns:

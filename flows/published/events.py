@@ -43,7 +43,7 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
 
 
 def is_event_of(target: Path, event: Event) -> bool:
-    """Whether an event that was noted next to an output is one of rowmill about this output.
+    """Tell whether an event that was noted next to an output is one of rowmill about this output.
 
     Others may be able to write such a note, and the event is sent with the rights of whoever runs a command here.
     """

@@ -88,7 +88,7 @@ def name_of(path: str) -> tuple[str, str]:
 
 
 def _dataset(kind: type[D], path: str, **facets: Any) -> D:
-    """The dataset at a path; for a version of an output that of the output, with the version as a facet."""
+    """Return the dataset at a path; for a version of an output that of the output, with the version as a facet."""
     match = VERSIONED.fullmatch(path)
     if match and find_description(Path(match[1], match[2])):
         path = match[1] + match[3]
@@ -124,7 +124,7 @@ def _event(
 
 
 def _output(request: Request, split: str, folder: str, lineage: ColumnLineage) -> event.OutputDataset:
-    """The dataset of a split that is published, or of a fitted workflow, which has no rows."""
+    """Return the dataset of a split that is published, or of a fitted workflow, which has no rows."""
     schema = lineage.bound.output
     statistics = dict[str, Any]()
     if request.flow != "fit":
@@ -179,7 +179,7 @@ def _column_lineage(
 
 
 def _quality(profile: Profile, note: GateNote | None) -> dict[str, Any]:
-    """The figures of the columns that were read, and the findings of the gate."""
+    """Return the figures of the columns that were read, and the findings of the gate."""
     by_column = {name: _make_column_metrics(column) for name, column in profile.columns.items()}
     figures = facet.data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet(by_column, profile.rows)
     if note is None:

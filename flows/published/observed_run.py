@@ -55,7 +55,7 @@ class ObservedRun:
             self.samples[result.title] = monitor.load(samples_path(self.request.staging.folder, result.title))
 
     def check_files(self) -> None:
-        """A JobError where a run must not write one of its files."""
+        """Raise a JobError where a run must not write one of its files."""
         check_sidecars([*self.files.values()], self.request.read_paths, self.request.staging)
 
     @property

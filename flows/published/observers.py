@@ -72,7 +72,7 @@ class CollectorsPlugin(RunPlugin):
 
 
 def observe(job: AnyJob, run: CurrentRun) -> ObservedRun:
-    """The current flow run as its collectors hear of it."""
+    """Return the current flow run as its collectors hear of it."""
     context = FlowRunContext.get()
     request = run.request
     name = absolute(job.as_written()["output"]["path"])
@@ -126,7 +126,7 @@ class Collector:
             log.warning("run.%s: %s did not take all of this run: %s", self.key, self.shown, plain_url(self.error))
 
     def _messages(self) -> ModuleType:
-        """The module that makes the messages; to import it takes a moment, in which the run goes on."""
+        """Return the module that makes the messages; to import it takes a moment, in which the run goes on."""
         if self.key == "lineage":
             from flows.published import lineage_events
 

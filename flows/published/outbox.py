@@ -90,7 +90,7 @@ def pending(target: Path) -> Iterator[Pending]:
 
 
 def _event_of(target: Path, entry: object) -> Event | None:
-    """The event of an entry of a box; None for one that is not about the output beside which the box is."""
+    """Return the event of an entry of a box; None for one that is not about the output beside which the box is."""
     try:
         event = Event.model_validate(entry)
     except ValueError:

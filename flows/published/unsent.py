@@ -38,18 +38,18 @@ def unsent_notes(target: Path) -> Iterator[tuple[Path, Publication | DiscardMark
 
 
 def box_of(target: Path) -> Path:
-    """The file of the events of an output that are of no version of it."""
+    """Return the file of the events of an output that are of no version of it."""
     return Staging(target).beside / OUTBOX
 
 
 def read_box(box: Path) -> list[Any]:
-    """The events in a box as JSON; [] where none waits."""
+    """Read the events in a box as JSON; [] where none waits."""
     notes = read_json(box)
     return notes if isinstance(notes, list) else []
 
 
 def is_waiting(target: Path) -> bool:
-    """Whether something waits of an output; it is looked for no further than the first note."""
+    """Tell whether something waits of an output; it is looked for no further than the first note."""
     return box_of(target).is_file() or any(unsent_notes(target))
 
 

@@ -66,7 +66,7 @@ class ReportPlugin(RunPlugin):
 
 
 def stage_page(request: Request, result: StageResult, dashboard: str = "") -> str:
-    """The Markdown of a stage: what it did, what its workers did, and the workflow."""
+    """Return the Markdown of a stage: what it did, what its workers did, and the workflow."""
     folder = request.staging.folder
     picture = folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
     schema = PlanOf(request).plan(request.splits[0]).schema

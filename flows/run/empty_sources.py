@@ -114,7 +114,7 @@ def end_empty(job: AnyJob, why: str) -> None:
 
 
 def needs_rows(job: AnyJob, place: str = "source") -> bool:
-    """Whether a run without rows is one without data, instead of an empty output or another error.
+    """Tell whether a run without rows is one without data, instead of an empty output or another error.
 
     `place` is where the rows are missing. A `source.valid` without a date is the same on every day: a run in which it
     is empty is not a day without data.

@@ -43,7 +43,7 @@ class CurrentFlow:
     errors: list[tuple[AnyJob, RowmillError | NothingToDoError]] = field(default_factory=list)
 
     def may_finish(self, staging: Staging) -> bool:
-        """Whether no plugin objects to finishing work that an earlier run has begun."""
+        """Tell whether no plugin objects to finishing work that an earlier run has begun."""
         return all(plugin.may_finish(staging) for plugin in self.plugins)
 
 
@@ -57,5 +57,5 @@ class FlowPlugin:
         return run()
 
     def may_finish(self, staging: Staging) -> bool:
-        """Whether work in a staging folder that an earlier run has begun may be finished by this one."""
+        """Tell whether work in a staging folder that an earlier run has begun may be finished by this one."""
         return True

@@ -93,7 +93,7 @@ def links_of_this_run() -> Iterator[None]:
 
 
 def links(client: Client | None = None, key: str = "preprocess", performance: bool = False) -> Links | None:
-    """The links of the current flow run; made when its first stage gives a client of its scheduler."""
+    """Return the links of the current flow run; made when its first stage gives a client of its scheduler."""
     if _current.get() is None and client is not None:
         _current.set(Links(client, key, performance))
     return _current.get()
@@ -120,7 +120,7 @@ def flow_run_id() -> str:
 
 
 def run_page() -> str:
-    """The address of the current flow run's page; empty without a server."""
+    """Return the address of the current flow run's page; empty without a server."""
     return (url_for("flow-run", obj_id=flow_run_id()) or "") if flow_run_id() else ""
 
 

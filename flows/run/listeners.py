@@ -36,5 +36,5 @@ def work_in(folder: Path) -> None:
 
 
 def folder_of_work() -> Path | None:
-    """The staging folder in which the last run of this process works; None before the first."""
+    """Return the staging folder in which the last run of this process works; None before the first."""
     return _folders[-1] if _folders else None

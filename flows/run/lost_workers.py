@@ -35,7 +35,7 @@ class WorkersAtStart:
 
 
 def workers_of(client: object, engine: str) -> WorkersAtStart:
-    """The workers of a running cluster."""
+    """Return the workers of a running cluster."""
     workers = list(workers_at(client).values())
     threads = max((w["nthreads"] for w in workers), default=0)
     memory = min((w["memory_limit"] or 0 for w in workers), default=0)

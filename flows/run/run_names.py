@@ -18,7 +18,7 @@ GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-
 
 
 def run_name() -> str:
-    """The name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that was typed stays.
+    """Return the name of the current flow run: `out/nightly (toy) beryl-sloth`; a name that was typed stays.
 
     The end is the name that Prefect generated; logs of workers and of the server use it.
     """
@@ -96,7 +96,7 @@ def _path(section: object) -> str:
 
 
 def _short(path: object) -> str:
-    """The last two parts of a path, or of the first of several."""
+    """Return the last two parts of a path, or of the first of several."""
     if isinstance(path, list | tuple):
         return " ".join(filter(None, [_short(path[0]), ".." if len(path) > 1 else ""])) if path else ""
     return "/".join(PurePath(path).parts[-2:]).lstrip("/") if isinstance(path, str) else ""

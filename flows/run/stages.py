@@ -169,7 +169,7 @@ def _tell_completed(done: list[_Done]) -> None:
 
 
 def _is_told(stage: _Done) -> bool:
-    """Whether the server knows how the stage ended, by `RECORDED_SECONDS` after that."""
+    """Tell whether the server knows how the stage ended, by `RECORDED_SECONDS` after that."""
     with get_client(sync_client=True) as client:
         while True:
             with suppress(ObjectNotFound):
@@ -182,7 +182,7 @@ def _is_told(stage: _Done) -> bool:
 
 
 def last_task_run() -> uuid.UUID | None:
-    """The task run of the stage that is done last; None before the first one is done."""
+    """Return the task run of the stage that is done last; None before the first one is done."""
     return _done.get()[-1].task_run_id if _done.get() else None
 
 

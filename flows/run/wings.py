@@ -17,12 +17,12 @@ log = logging.getLogger("rowmill")
 
 
 def run_plugins(job: AnyJob) -> list[RunPlugin]:
-    """The plugins of all wings for a run of a job."""
+    """Return the plugins of all wings for a run of a job."""
     return [plugin(job) for wing in _wings() for plugin in getattr(wing, "PLUGINS", ())]
 
 
 def flow_plugins() -> list[FlowPlugin]:
-    """The plugins of all wings for a flow run, in their order."""
+    """Return the plugins of all wings for a flow run, in their order."""
     plugins: list[FlowPlugin] = [plugin() for wing in _wings() for plugin in getattr(wing, "FLOW_PLUGINS", ())]
     return sorted(plugins, key=lambda plugin: plugin.place)
 

@@ -21,7 +21,7 @@ CHOSEN_SECONDS = 30.0  # between the making of a run and its start, above which 
 
 
 def date_of_this_run(run: Run) -> RunDate:
-    """The date of the current flow run: `run.date`, else its scheduled time, else the time at which it was made.
+    """Return the date of the current flow run: `run.date`, else its scheduled time, else the time at which it was made.
 
     Prefect sets that time once, when it makes the run, so that a retry has the same date.
     """
@@ -38,12 +38,12 @@ def date_of_this_run(run: Run) -> RunDate:
 
 
 def staging_of(job: AnyJob) -> Staging:
-    """The staging folder of a job."""
+    """Return the staging folder of a job."""
     return Staging(job.output.path, job.run.scratch)
 
 
 def staging_folders(job: AnyJob) -> list[Path]:
-    """The staging folders of the job's output on all dates, as far as they exist."""
+    """Return the staging folders of the job's output on all dates, as far as they exist."""
     here = staging_of(job).folder
     written = str(job.as_written()["output"]["path"])
     if not is_pattern(written):
@@ -57,18 +57,18 @@ def staging_folders(job: AnyJob) -> list[Path]:
 
 
 def calendar_of_job(job: AnyJob) -> Calendar:
-    """The nights of a job."""
+    """Return the run dates of a job."""
     return calendar_of(job.as_written())
 
 
 def run_date_of_job(job: AnyJob) -> date:
-    """The night of the job; of one without a date, that of the current flow run."""
+    """Return the run date of the job; of one without a date, that of the current flow run."""
     run_date = job.dated.run_date if job.dated else date_of_this_run(job.run)
     return calendar_of_job(job).run_date_of(run_date.time)
 
 
 def output_of(job: AnyJob) -> DatedOutput | None:
-    """The published output of the night of a job; None where there is none, and without a date."""
+    """Return the published output of the run date of a job; None where there is none, and without a date."""
     if job.dated is None:
         return None
     written = str(job.as_written()["output"]["path"])
@@ -76,7 +76,7 @@ def output_of(job: AnyJob) -> DatedOutput | None:
 
 
 def end_published(job: AnyJob, there: DatedOutput) -> State[list[str]]:
-    """Say that the night of a job has an output; return the state of its run."""
+    """Say that the run date of a job has an output; return the state of its run."""
     since = ", removed since by output.keep_versions" if there.is_removed else ""
     text = f"{calendar_of_job(job).format_run_date(there.day)} is published already: {there.path}{since}"
     get_run_logger().info("%s", text)

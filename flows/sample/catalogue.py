@@ -68,7 +68,7 @@ def catalogue(drift: bool = False) -> Catalogue:
 
 
 def _chance(*names: object, of: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for each element, a function of the names and the element."""
+    """Return a number in [0, 1) for each element, a function of the names and the element."""
     return (draw(stream("catalogue", *names), of.astype(np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -125,7 +125,7 @@ def _codes(brand: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _rank_by_zipf(luck: np.ndarray, count: int) -> np.ndarray:
-    """A rank in [0, count) by Zipf with exponent 1 from a number in [0, 1)."""
+    """Return a rank in [0, count) by Zipf with exponent 1 from a number in [0, 1)."""
     share = np.cumsum(1.0 / np.arange(1, count + 1))
     return np.minimum(np.searchsorted(share / share[-1], luck, side="right"), count - 1)
 

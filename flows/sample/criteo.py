@@ -81,12 +81,12 @@ def block(start: int, stop: int, rows: int, seed: int, xp: ModuleType = np) -> p
 
 
 def exponent(cardinality: int) -> float:
-    """The Zipf exponent of a column: the larger the vocabulary, the heavier its tail."""
+    """Return the Zipf exponent of a column: the larger the vocabulary, the heavier its tail."""
     return 1.1 if cardinality > 1_000_000 else 1.3 if cardinality > 10_000 else 1.4 if cardinality > 100 else 1.5
 
 
 def value(name: str, rank: draws.Array, xp: ModuleType = np) -> draws.Array:
-    """The text of a category by its rank, uint8 (n, 8): distinct ranks have distinct texts."""
+    """Return the text of a category by its rank, uint8 (n, 8): distinct ranks have distinct texts."""
     return eight_digits(xp, draws.scramble(rank.view(np.uint64), 32, draws.stream("criteo", "vocabulary", name)))
 
 

@@ -26,7 +26,7 @@ _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 
 
 def stream(*names: object) -> np.uint64:
-    """The key of one stream of draws: a digest of its names, such as ("toy", "x", seed)."""
+    """Return the key of one stream of draws: a digest of its names, such as ("toy", "x", seed)."""
     digest = hashlib.blake2b("/".join(map(str, names)).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
@@ -44,7 +44,7 @@ def draw(key: np.uint64, counter: Array) -> Array:
 
 
 def below(bits: Array, limit: int) -> Array:
-    """A whole number in [0, limit), limit up to 2^32, from the upper half of each draw, as int64."""
+    """Return a whole number in [0, limit), limit up to 2^32, from the upper half of each draw, as int64."""
     return (((bits >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).view(np.int64)
 
 
@@ -54,7 +54,7 @@ def field(bits: Array, number: int) -> Array:
 
 
 def rate(probability: float) -> np.uint16:
-    """The limit under which a 16-bit field falls with this probability, to 1/65536."""
+    """Return the limit under which a 16-bit field falls with this probability, to 1/65536."""
     return np.uint16(round(probability * 65536))
 
 
@@ -73,7 +73,7 @@ def scramble(values: Array, bits: int, key: np.uint64) -> Array:
 
 @cache
 def on_device(table: TableDraw, xp: ModuleType) -> tuple[Array, ...]:
-    """The arrays of a host table in the memory of `xp`, copied once per process."""
+    """Return the arrays of a host table in the memory of `xp`, copied once per process."""
     return tuple(xp.asarray(array) for array in table.arrays)
 
 
@@ -84,7 +84,7 @@ class TableDraw:
     arrays: tuple[Array, ...]
 
     def look_up(self, xp: ModuleType, index: Array) -> tuple[Array, ...]:
-        """Every array of the table at `index`."""
+        """Look up every array of the table at `index`."""
         return tuple(array[index] for array in on_device(self, xp))
 
 

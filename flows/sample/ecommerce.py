@@ -90,7 +90,7 @@ class World:
         return stream("ecommerce", "december" if self.drift else "autumn", column, self.seed)
 
     def place(self, xp: ModuleType, goods: Catalogue, number: Array) -> Array:
-        """The place in the catalogue of the product that is drawn from a number."""
+        """Return the place in the catalogue of the product that is drawn from a number."""
         return goods.popularity.pick(xp, draw(self.stream("product"), number.view(np.uint64)))
 
     def facts(self, xp: ModuleType, goods: Catalogue, events: Events) -> tuple[Array, ...]:
@@ -99,7 +99,7 @@ class World:
         return place, *goods.facts.look_up(xp, place)
 
     def visitors(self, xp: ModuleType, session: Array) -> Array:
-        """The user of each session, which its first slot stands for."""
+        """Return the user of each session, which its first slot stands for."""
         return _users(self, draw(self.stream("user"), session.view(np.uint64)))
 
 
@@ -146,7 +146,7 @@ class Events:
 
 
 def _windows(xp: ModuleType, world: World, goods: Catalogue, first: int, last: int) -> Events:
-    """The events of windows first .. last - 1 in the order of slots: window, step, lane."""
+    """Return the events of windows first .. last - 1 in the order of slots: window, step, lane."""
     lanes = world.lanes
     shape = (last - first, STEPS, lanes)
     slot = xp.arange(first * STEPS * lanes, last * STEPS * lanes, dtype=np.int64)
@@ -172,7 +172,7 @@ def _windows(xp: ModuleType, world: World, goods: Catalogue, first: int, last: i
 
 
 def _last_start(xp: ModuleType, starts: Array) -> Array:
-    """The step of the last start at or before each step of its window, by doubling."""
+    """Return the step of the last start at or before each step of its window, by doubling."""
     step = xp.arange(STEPS, dtype=np.int8).reshape(1, STEPS, 1)
     last = xp.where(starts, step, np.int8(0))
     reach = 1
@@ -183,7 +183,7 @@ def _last_start(xp: ModuleType, starts: Array) -> Array:
 
 
 def _lane_order(xp: ModuleType, world: World, row: Array) -> Array:
-    """The slot that a row shows: the same step, the lanes in an order of the step's own."""
+    """Return the slot that a row shows: the same step, the lanes in an order of the step's own."""
     lanes = world.lanes
     step = row // lanes
     bits = draw(world.stream("lanes"), step.view(np.uint64))
@@ -248,7 +248,7 @@ def _make_event_table(xp: ModuleType, world: World, goods: Catalogue, second: Ar
 
 
 def _users(world: World, bits: Array) -> Array:
-    """A user per draw, the n-th as often as n^-0.5: the square of an even number in [0, 1) says which."""
+    """Return a user per draw, the n-th as often as n^-0.5: the square of an even number in [0, 1) says which."""
     even = bits >> np.uint64(32)
     number = (((even * even) >> np.uint64(32)) * np.uint64(world.users)) >> np.uint64(32)
     return draws.scramble(number, max(26, world.users.bit_length()), stream("user")).view(np.int64) + 512_000_000

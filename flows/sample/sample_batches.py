@@ -140,7 +140,7 @@ class SampleBatch(World):
         return draws.scramble(number.view(np.uint64), bits_of_ids, stream("user")).view(np.int64) + 512_000_000
 
     def _compute_one_time_share(self) -> float:
-        """The share of the sessions (but for those that begin a window) whose user comes this once."""
+        """Compute the share of the sessions (but for those that begin a window) whose user comes this once."""
         return (self.new_ids - 1 / STEPS) / max(1 / self.session_events - 1 / STEPS, 1e-9)
 
 

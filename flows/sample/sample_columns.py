@@ -9,12 +9,12 @@ from flows.sample.draws import Array
 
 
 def on_host(array: Array) -> np.ndarray:
-    """The array in host memory: a CuPy array is copied, a numpy array is returned as it is."""
+    """Return the array in host memory: a CuPy array is copied, a numpy array is returned as it is."""
     return np.ascontiguousarray(array.get() if hasattr(array, "get") else array)
 
 
 def numbers(values: Array, dtype: pa.DataType | None = None, valid: Array | None = None) -> pa.Array:
-    """A column of numbers, cast to the Arrow type if one is given; null where `valid` is false."""
+    """Return a column of numbers, cast to the Arrow type if one is given; null where `valid` is false."""
     host = on_host(values)
     kind = pa.from_numpy_dtype(host.dtype) if dtype is None else dtype
     if not pa.types.is_temporal(kind):
@@ -23,7 +23,7 @@ def numbers(values: Array, dtype: pa.DataType | None = None, valid: Array | None
 
 
 def words(index: Array, dictionary: pa.Array, valid: Array | None = None) -> pa.DictionaryArray:
-    """A column of words given by their index, dictionary-encoded; null where `valid` is false."""
+    """Return a column of words given by their index, dictionary-encoded; null where `valid` is false."""
     return pa.DictionaryArray.from_arrays(numbers(index, pa.int32(), valid), dictionary, safe=False)
 
 
@@ -39,7 +39,7 @@ def _bitmap(valid: Array | None) -> pa.Buffer | None:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The same rows with dictionary-encoded columns as plain strings."""
+    """Return the same rows with dictionary-encoded columns as plain strings."""
     fields = [
         field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
         for field in table.schema

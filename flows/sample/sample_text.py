@@ -10,7 +10,7 @@ from flows.sample.draws import Array, TableDraw
 
 
 def _four_digits() -> np.ndarray:
-    """The four ASCII digits of every 16-bit number, packed into a uint32 in reading order."""
+    """Return the four ASCII digits of every 16-bit number, packed into a uint32 in reading order."""
     digit = np.frombuffer(b"0123456789abcdef", np.uint8)
     number = np.arange(1 << 16)
     text = np.stack([digit[(number >> shift) & 15] for shift in (12, 8, 4, 0)], axis=1)

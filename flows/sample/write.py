@@ -241,7 +241,7 @@ def _check_sample(sample: WrittenSample) -> WrittenSample:
 
 
 def _plan_files(folder: Path, sample: WrittenSample, options: FileOptions) -> WrittenSample:
-    """The sample in the files asked for; without `files`, a folder that holds it decides how many."""
+    """Plan the sample in the files asked for; without `files`, a folder that holds it decides how many."""
     sample = _check_sample(sample)
     format = options.get("format", "parquet")
     files = options.get("files")
@@ -291,7 +291,7 @@ def _claim(folder: Path, sample: WrittenSample) -> None:
 
 
 def _refuse_strangers(folder: Path, sample: WrittenSample) -> None:
-    """A JobError where a reader of the folder would take other files for rows of the sample."""
+    """Raise a JobError where a reader of the folder would take other files for rows of the sample."""
     own = {sample.part(number) for number in range(sample.files)}
     strange = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(("_", ".")))
     strange = [name for name in strange if name not in own]
@@ -321,7 +321,7 @@ def _write_part(folder: Path, sample: WrittenSample, number: int, xp: ModuleType
 
 
 def _row_groups(sample: WrittenSample, number: int, xp: ModuleType) -> Iterator[pa.Table]:
-    """The rows of a file, a row group at a time, made in blocks that end at multiples of the block size."""
+    """Return the rows of a file, a row group at a time, made in blocks that end at multiples of the block size."""
     size = BLOCK_ROWS["cpu" if xp is np else "device"]
     if sample.columns:
         size = max(1, min(size, WIDE_CELLS["block"] // sample.columns))
@@ -358,7 +358,7 @@ def _write_text(target: Path, sample: WrittenSample, groups: Iterator[pa.Table])
 
 
 def _as_text(table: pa.Table) -> pa.Table:
-    """The table as its original writes it: event_time as "2019-11-01 00:00:00 UTC"; times to the second."""
+    """Return the table as its original writes it: event_time as "2019-11-01 00:00:00 UTC"; times to the second."""
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             text = table[field.name].cast(pa.timestamp("s")).cast(pa.string())

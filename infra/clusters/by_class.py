@@ -58,7 +58,7 @@ LOOK = {
 
 
 def check_class(cluster: Cluster) -> Callable[..., Any]:
-    """The class; a JobError for a class that does not exist or, as far as its signature says, does not take the
+    """Check the class; a JobError for a class that does not exist or, as far as its signature says, does not take the
     arguments; a GiveUpError where its package is missing."""
     if cluster.preset and (needs := cluster.preset.needs):
         library(needs.module, needs.package, needs.extra, f"cluster.kind = {cluster.kind}")
@@ -142,7 +142,7 @@ def construct(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., An
 
 
 def _select_fixed_arguments(cluster: Cluster) -> Keywords:
-    """The arguments that no keyword of a preset has set."""
+    """Select the arguments that no keyword of a preset has set."""
     return cluster.preset.cluster_kwargs if cluster.preset else cluster.cluster_kwargs
 
 
@@ -163,14 +163,14 @@ def _scale(opened: RunningCluster, cluster: Cluster, chosen: Callable[..., Any])
 
 
 def _starts_all(cluster: Cluster, chosen: Callable[..., Any]) -> bool:
-    """Whether the constructor of a preset's class is given the number of workers."""
+    """Tell whether the constructor of a preset's class is given the number of workers."""
     if cluster.preset and cluster.preset.one_worker_for:
         return True
     return "n_workers" in inspect.signature(chosen).parameters and not jobs.is_of_jobs(chosen)
 
 
 def _construct_cluster(chosen: Any, arguments: Keywords) -> Any:
-    """The cluster, which is closed also where its constructor fails once it has started something."""
+    """Construct the cluster, which is closed also where its constructor fails once it has started something."""
     if not inspect.isclass(chosen):
         return chosen(**arguments)
     started: Any = chosen.__new__(chosen)
@@ -197,7 +197,7 @@ def _adapt(cluster: Cluster, adapt: Callable[..., Any]) -> None:
 
 
 def _speaks_tls(cluster: Cluster, chosen: Callable[..., Any]) -> bool:
-    """Whether scheduler and workers of the class get certificates: where it takes them, and the job has not named
+    """Tell whether scheduler and workers of the class get certificates: where it takes them, and the job has not named
     another protocol."""
     taken = inspect.signature(chosen).parameters
     arguments = cluster.class_arguments
@@ -324,7 +324,7 @@ def _set_up(cluster: Cluster, plugin: SetUp, client: Any) -> None:
 
 
 def _make_argument_error(cluster: Cluster, key: str, called: Callable[..., Any], why: object) -> JobError:
-    """The error for arguments that a class, or its adapt, does not take."""
+    """Make the error for arguments that a class, or its adapt, does not take."""
     passed_on = [name for name in _parameters(called) if name not in inspect.signature(called).parameters]
     more = f", and also takes {', '.join(passed_on)}" if passed_on else ""
     of = f" of the preset {cluster.kind}" if cluster.preset else ""
@@ -346,7 +346,7 @@ def _parameters(called: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _constructors(of: Any) -> list[Callable[..., Any]]:
-    """The `__init__` of a class and of its bases in their order, up to the first that takes no **kwargs."""
+    """Return the `__init__` of a class and of its bases in their order, up to the first that takes no **kwargs."""
     every = [vars(base)["__init__"] for base in getattr(of, "__mro__", ()) if "__init__" in vars(base)]
     last = next((number for number, init in enumerate(every) if not inspect.getfullargspec(init).varkw), len(every))
     return every[: last + 1]

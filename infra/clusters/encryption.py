@@ -20,7 +20,7 @@ VALID = datetime.timedelta(days=365)  # of temporary certificates; no run takes 
 
 
 def security_of(cluster: Cluster) -> Security | None:
-    """The certificates of `cluster.tls`, else temporary ones, new each time; None with `unencrypted` and for a
+    """Return the certificates of `cluster.tls`, else temporary ones, new each time; None with `unencrypted` and for a
     scheduler that rowmill does not run.
 
     JobError if a file of `cluster.tls` is not there or is not a certificate.
@@ -31,7 +31,7 @@ def security_of(cluster: Cluster) -> Security | None:
 
 
 def temporary() -> Security:
-    """A key and a certificate for all roles of one cluster, in memory alone: who has not got them is refused.
+    """Return a key and a certificate for all roles of one cluster, in memory alone: who has not got them is refused.
 
     As `Security.temporary`, but a key on an elliptic curve, which is made in a millisecond; RSA's takes a tenth of a
     second, and as long again at each connection.

@@ -43,7 +43,7 @@ class Hosts:
 
 
 def is_on_hosts(chosen: Callable[..., Any]) -> bool:
-    """Whether a class starts processes on hosts over SSH, as Dask's SSHCluster does."""
+    """Tell whether a class starts processes on hosts over SSH, as Dask's SSHCluster does."""
     return {"hosts", "connect_options", "remote_python"} <= inspect.signature(chosen).parameters.keys()
 
 
@@ -77,7 +77,7 @@ def _hosts_of(cluster: Cluster) -> Hosts:
 
 
 def certificate_files(hosts: Hosts, security: Security | None) -> dict[str, str]:
-    """The files of the temporary certificates that were placed on the hosts; {} where there are none."""
+    """Return the files of the temporary certificates that were placed on the hosts; {} where there are none."""
     return {name: f"{hosts.folder}/{name}.pem" for name in contents_of(security)}
 
 
@@ -131,7 +131,7 @@ async def _check(connection: SSHClientConnection, name: str, hosts: Hosts, neede
 
 
 async def _make_spill_folder(connection: SSHClientConnection, name: str, hosts: Hosts, texts: dict[str, str]) -> None:
-    """A folder that only this user can use, for spilled data, with the temporary certificates in it."""
+    """Make a folder that only this user can use, for spilled data, with the temporary certificates in it."""
     folder = shlex.quote(hosts.folder)
     done = await connection.run(f"mkdir -p {shlex.quote(hosts.folder.rpartition('/')[0])} && mkdir -m 700 {folder}")
     if done.exit_status:

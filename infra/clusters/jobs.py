@@ -29,12 +29,12 @@ HTCONDOR = "condor_submit"
 
 
 def is_of_jobs(chosen: Any) -> bool:
-    """Whether a class submits jobs: one of dask-jobqueue, or derived from one."""
+    """Tell whether a class submits jobs: one of dask-jobqueue, or derived from one."""
     return getattr(chosen, "job_cls", None) is not None
 
 
 def check_command(chosen: Any, where: str) -> None:
-    """A GiveUpError where the queue's command is not on this host."""
+    """Raise a GiveUpError where the queue's command is not on this host."""
     submit = getattr(getattr(chosen, "job_cls", None), "submit_command", None)
     if submit and shutil.which(submit) is None:
         why = f"no {submit} in PATH"
@@ -80,7 +80,7 @@ def job_arguments(
 
 
 def _with_configuration(chosen: Any, arguments: Keywords) -> Keywords:
-    """The arguments, and those that the configuration of dask-jobqueue has for a class."""
+    """Return the arguments, and those that the configuration of dask-jobqueue has for a class."""
     name = arguments.get("config_name") or chosen.job_cls.default_config_name()
     configured = dask.config.get(f"jobqueue.{name}", {})
     known = {key.replace("-", "_"): value for key, value in configured.items()}
@@ -134,7 +134,7 @@ def ask_first(jobs: Any, where: str) -> None:
 
 
 def queue_state(jobs: Any) -> str:
-    """The jobs in a queue of SLURM: number, state, reason; "" for other queues."""
+    """Return the jobs in a queue of SLURM: number, state, reason; "" for other queues."""
     if jobs is None or jobs.job_cls.submit_command != SLURM:
         return ""
     answer = _ask(["squeue", "--me", "--noheader", "--name", jobs.job_name, "--format", "job %i: %T (%r)"])

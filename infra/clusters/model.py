@@ -181,7 +181,7 @@ class ClusterBase(BaseModel):
         return self.kind == "cpu" or (self.preset is not None and not self.gpus)
 
     def is_set(self, name: str) -> bool:
-        """Whether a key has another value than it has by default."""
+        """Tell whether a key has another value than it has by default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @property
@@ -263,7 +263,7 @@ class ClusterBase(BaseModel):
 
 
 def list_offered_resources(cluster: ClusterBase) -> dict[str, float]:
-    """The resources that workers of rowmill offer: of each the most that a stage takes."""
+    """List the resources that workers of rowmill offer: of each the most that a stage takes."""
     most: dict[str, float] = {}
     for stage in cluster.resources.values():
         for name, amount in stage.items():
@@ -286,7 +286,7 @@ def _check_bounds(cluster: ClusterBase, of_host: ClusterBase, numbers: Mapping[s
 
 
 def first_workers(cluster: ClusterBase) -> int:
-    """The number of worker processes with which a cluster on other hosts begins."""
+    """Return the number of worker processes with which a cluster on other hosts begins."""
     if cluster.preset is None:
         started = cluster.workers or cluster.cluster_kwargs.get("n_workers")
         return max(1, cluster.scaling.get("minimum") or (started if isinstance(started, int) else 1))
@@ -361,7 +361,7 @@ USER = re.compile(r"(?<=://)[^/\s@]*@")  # of a URL; it may hold a password
 
 
 def cluster_model(presets: Presets) -> type[ClusterBase]:
-    """The section `cluster` where these presets are kinds, each with a section of its own."""
+    """Return the section `cluster` where these presets are kinds, each with a section of its own."""
     kinds = (*HERE, ADDRESS, *presets.usable, BY_CLASS)
     fields: Keywords = {"kind": (Literal[kinds], Field("auto", description=KIND))}
     for name, preset in presets.usable.items():

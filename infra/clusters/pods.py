@@ -89,7 +89,7 @@ class Pods:
         return {**spec, "spec": _overlay_values(spec["spec"], self.template)}
 
     def _worker_command(self, protocol: str) -> list[str]:
-        """The command of a worker, which has the threads of the job, else one for each core."""
+        """Return the command of a worker, which has the threads of the job, else one for each core."""
         threads = [] if "--nthreads" in self.worker_arguments else ["--nthreads", str(max(1, int(self.cores)))]
         return [
             "dask",
@@ -132,7 +132,7 @@ class Pods:
         resources: dict[str, Any],
         name: str,
     ) -> None:
-        """A pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
+        """Return a pod's container and what it mounts: /dev/shm, the volumes of the data, the certificates."""
         mounts: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
         size = str(size_in_bytes(self.shared_memory, 0))
         volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
@@ -186,7 +186,7 @@ class PodCluster(Pods):
         self.status = Status.running
 
     def what_holds_up(self) -> str:
-        """The cluster's pods in words."""
+        """Return the cluster's pods in words."""
         return _pods(self.name, str(self.namespace))
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ def _texts(security: Security) -> dict[str, str]:
 
 
 def secret(name: str, namespace: str, texts: dict[str, str], owner: dict[str, Any]) -> dict[str, Any]:
-    """The certificates for the pods, as a Secret that is deleted with the DaskCluster `owner`."""
+    """Return the certificates for the pods, as a Secret that is deleted with the DaskCluster `owner`."""
     reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
     reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
     return {
@@ -255,7 +255,7 @@ def _wait_for_scheduler(dask_cluster: APIObject, name: str, namespace: str, seco
 
 
 def _pods(name: str, namespace: str) -> str:
-    """The cluster's pods in words: name, phase, and what a container waits for."""
+    """Return the cluster's pods in words: name, phase, and what a container waits for."""
     from kr8s.objects import Pod
 
     with _errors_explained():

@@ -128,7 +128,7 @@ class Keyword(Strict):
 
 
 def _whole(number: float) -> float:
-    """The number as the schema of a form shows it: 1, not 1.0."""
+    """Return the number as the schema of a form shows it: 1, not 1.0."""
     return int(number) if number == int(number) else number
 
 
@@ -184,7 +184,7 @@ class Preset(Strict):
         return self
 
     def section(self) -> type[PresetSection]:
-        """The model of the section that a job writes for it."""
+        """Return the model of the section that a job writes for it."""
         fields: Keywords = {name: keyword.field for name, keyword in self.keywords.items()}
         title = "".join(part.capitalize() for part in self.name.split("_"))
         model = create_model(title, __base__=PresetSection, __doc__=self.about or self.description, **fields)
@@ -192,7 +192,7 @@ class Preset(Strict):
         return model
 
     def arguments(self, section: Any) -> Keywords:
-        """The arguments of the class: those of the preset, and what the job's keywords set."""
+        """Return the arguments of the class: those of the preset, and what the job's keywords set."""
         arguments = copy.deepcopy(self.cluster_kwargs)
         for name, keyword in self.keywords.items():
             value = getattr(section, name)
@@ -271,7 +271,7 @@ def read_presets(reserved: frozenset[str] = frozenset()) -> Presets:
 
 
 def read_own(name: str) -> Preset:
-    """A preset of rowmill. Its file is not from outside: the loader that takes a tenth of the time reads it, since
+    """Read a preset of rowmill. Its file is not from outside: the loader that takes a tenth of the time reads it, since
     every process that knows jobs does so when it starts."""
     path = FOLDER / f"{name}.yaml"
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -280,7 +280,7 @@ def read_own(name: str) -> Preset:
 
 
 def read_preset(path: Path) -> Preset:
-    """The preset of a file, called as the file; a ValueError that names file and key."""
+    """Read the preset of a file, called as the file; a ValueError that names file and key."""
     try:
         data = bounded_yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -55,12 +55,12 @@ def answers_of(client: Client, function: Callable[..., Any], *arguments: Any) ->
 
 
 def engine_of(client: Client) -> Engine:
-    """The engine that every worker can use; GiveUpError for workers without rowmill."""
+    """Return the engine that every worker can use; GiveUpError for workers without rowmill."""
     return "cudf" if all(_usable(client).values()) else "pandas"
 
 
 def on_gpus(client: Client) -> set[str]:
-    """The workers that can use a GPU; GiveUpError for workers without rowmill."""
+    """Return the workers that can use a GPU; GiveUpError for workers without rowmill."""
     return {worker for worker, usable in _usable(client).items() if usable}
 
 

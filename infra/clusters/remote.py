@@ -96,7 +96,7 @@ def start(
 
 
 def library(module: str, package: str, extra: str | None, where: str) -> ModuleType:
-    """The module that a cluster needs; GiveUpError with the command that installs it."""
+    """Return the module that a cluster needs; GiveUpError with the command that installs it."""
     try:
         return import_keeping_sigint(module)
     except ImportError as error:
@@ -156,7 +156,7 @@ FLAGS = {"rmm_allocator_external_lib_list": "set-rmm-allocator-for-libs"}
 
 
 def worker_arguments(cluster: Cluster, gpus: int, imports: WorkerImports, *without: str) -> list[str]:
-    """The same for the commands `dask worker` and `dask cuda worker`, save the options named `without`."""
+    """Return the same for the commands `dask worker` and `dask cuda worker`, save the options named `without`."""
     arguments = []
     for name, value in worker_options(cluster, gpus, imports).items():
         flag = "--" + FLAGS.get(name, name).replace("_", "-")

@@ -31,7 +31,7 @@ class Resolved(NamedTuple):
 
 
 def resolve_cluster(cluster: Cluster) -> Resolved:
-    """The concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
+    """Resolve the concrete kind and engine; GiveUpError where GPUs are absent or `address` does not answer."""
     if cluster.kind == "address":
         return Resolved("address", _engines(*workers_of(cluster), cluster.resources)[WORK])
     if cluster.preset:
@@ -46,12 +46,12 @@ def resolve_cluster(cluster: Cluster) -> Resolved:
 
 
 def kind_on_this_host(cluster: Cluster) -> str:
-    """The kind of the cluster, where `auto` is cuda with a visible GPU and the packages for it, else cpu."""
+    """Return the kind of the cluster, where `auto` is cuda with a visible GPU and the packages for it, else cpu."""
     return cluster.kind if cluster.kind != "auto" else _local_kind()
 
 
 def choose_gpus(cluster: Cluster) -> list[gpus.Gpu]:
-    """The GPUs the job uses, in its order; GiveUpError where they, or the packages for them, are absent."""
+    """Choose the GPUs the job uses, in its order; GiveUpError where they, or the packages for them, are absent."""
     chosen = gpus.visible()
     if not chosen:
         mask = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -18,7 +18,7 @@ LINE_BREAK = re.compile(r"[\n\r\0\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def check_word(text: str) -> str:
-    """The text; a ValueError if it is more than one word of a script."""
+    """Check the text; a ValueError if it is more than one word of a script."""
     return _check_text(text, WORD, "letters, digits and . : @ / + = % , - _")
 
 
@@ -39,7 +39,7 @@ Host = Annotated[str, AfterValidator(partial(_check_text, pattern=HOST, takes="l
 
 
 def check_line(text: str) -> str:
-    """The text; a ValueError if it is more than one line."""
+    """Check the text; a ValueError if it is more than one line."""
     if LINE_BREAK.search(text):
         raise ValueError(f"{text!r} holds a line break")
     return text
@@ -49,7 +49,7 @@ Line = Annotated[str, AfterValidator(check_line)]
 
 
 def check_nested(value: Any) -> Any:
-    """The value; a ValueError if a text in it, key or value, however deep, is more than one line."""
+    """Check the value; a ValueError if a text in it, key or value, however deep, is more than one line."""
     if isinstance(value, str):
         return check_line(value)
     inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []

@@ -56,7 +56,7 @@ class _Deployment(BaseModel):
 
 
 def read_file(path: Path = FILE) -> dict[str, Any]:
-    """The content of a prefect.yaml; a JobError where it cannot be read, or where a deployment is not right."""
+    """Read the content of a prefect.yaml; a JobError where it cannot be read, or where a deployment is not right."""
     try:
         data = bounded_yaml.load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that does not exist
@@ -78,12 +78,12 @@ def read_file(path: Path = FILE) -> dict[str, Any]:
 
 
 def full_name(spec: Mapping[str, Any]) -> str:
-    """The name of a deployment in Prefect: `flow/name`."""
+    """Return the name of a deployment in Prefect: `flow/name`."""
     return f"{flow_of(spec['entrypoint']).name}/{spec['name']}"
 
 
 def flow_of(entrypoint: str) -> Any:
-    """The flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
+    """Return the flow of `module.path.name`; Prefect's own loader would look in the current folder first."""
     module, _, name = entrypoint.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
@@ -125,7 +125,7 @@ def is_light(spec: Mapping[str, Any]) -> bool:
 
 
 def list_tags(spec: Mapping[str, Any]) -> list[str]:
-    """The tags of a deployment, with that of rowmill: without it no automation would look at its runs."""
+    """List the tags of a deployment, with that of rowmill: without it no automation would look at its runs."""
     tags = list(spec.get("tags") or [])
     return tags if TAG in tags else [*tags, TAG]
 
@@ -157,7 +157,7 @@ def _schedule(schedule: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_deployment(spec: object, where: str) -> str:
-    """The full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
+    """Check the full name of a deployment; a JobError where Prefect would refuse it, or find nothing to run."""
     if not isinstance(spec, dict) or not (spec.get("name") and spec.get("entrypoint")):
         do = "write name: nightly and entrypoint: flows.preprocess.preprocess"
         raise JobError("a deployment needs a name and an entrypoint", where=where, do=do)

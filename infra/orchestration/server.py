@@ -52,7 +52,7 @@ class RunningServer(NamedTuple):
 
 
 def ensure_server(on_wait: Callable[[str], None] | None = None) -> ServerInfo:
-    """A healthy Prefect server for this process and its children, which find it in PREFECT_API_URL.
+    """Return a healthy Prefect server for this process and its children, which find it in PREFECT_API_URL.
 
     In this order: the server of PREFECT_API_URL or of the active Prefect profile, which must answer; the one that an
     earlier run left; a Prefect server of this version on Prefect's port (4200); a new one in the background, on a free
@@ -175,13 +175,13 @@ def refusals(what: str, where: str) -> Iterator[None]:
 
 
 def ui_url() -> str:
-    """The address at which people see the configured server."""
+    """Return the address at which people see the configured server."""
     settings = _settings()
     return str(settings.ui_url or str(settings.api.url or "").removesuffix("/api")).rstrip("/")
 
 
 def flow_run_url(ui_url: str, flow_run_id: object) -> str:
-    """The page of a flow run.
+    """Return the page of a flow run.
 
     >>> flow_run_url("http://127.0.0.1:4200/", "d0c1")
     'http://127.0.0.1:4200/runs/flow-run/d0c1'
@@ -207,7 +207,7 @@ def _check_configured_server(api_url: str) -> ServerInfo:
 
 
 def _running_port(home: Path) -> int | None:
-    """The port of a local server that may be used: the one that an earlier run noted, else Prefect's own.
+    """Return the port of a local server that may be used: the one that an earlier run noted, else Prefect's own.
 
     A server of another user does not count: that user decides which deployments start runs there.
     """
@@ -219,7 +219,7 @@ def _running_port(home: Path) -> int | None:
 
 
 def listener(port: int) -> int | None:
-    """The user whose process listens on a port of the loopback, or of all addresses; None where no process does.
+    """Return the user whose process listens on a port of the loopback, or of all addresses; None where no process does.
 
     >>> listener(1) is None
     True
@@ -295,7 +295,7 @@ def _start(home: Path) -> int:
 
 
 def _free_port(wanted: int) -> int:
-    """The wanted port of the loopback, else one that the system has free."""
+    """Return the wanted port of the loopback, else one that the system has free."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -308,7 +308,7 @@ def _free_port(wanted: int) -> int:
 
 
 def _note(home: Path) -> dict[str, Any] | None:
-    """The note of an earlier start: port, pid and the time at which the process was created."""
+    """Return the note of an earlier start: port, pid and the time at which the process was created."""
     try:
         return dict(json.loads((home / "rowmill-server.json").read_text()))
     except (OSError, ValueError):
@@ -316,7 +316,7 @@ def _note(home: Path) -> dict[str, Any] | None:
 
 
 def _process(note: dict[str, Any] | None) -> psutil.Process | None:
-    """The noted process if it is still that one: pids are given again, creation times are not."""
+    """Return the noted process if it is still that one: pids are given again, creation times are not."""
     try:
         process = psutil.Process(note["pid"]) if note else None
         return process if process and note and abs(process.create_time() - note["created"]) < 1 else None

@@ -26,7 +26,7 @@ class Runner(DaskTaskRunner):
 
 
 def runner(cluster: Cluster | dict[str, Any] | None = None, imports: WorkerImports = NO_IMPORTS) -> Runner:
-    """A task runner that starts its cluster inside the run, at the first task.
+    """Return a task runner that starts its cluster inside the run, at the first task.
 
     Without `cluster` it starts the one that the flow passed to `use_cluster`, so that one decorated flow serves the
     command, the form and schedules. With it, it is for `flow.with_options(task_runner=runner(job.cluster, imports))`.
@@ -47,5 +47,5 @@ def use_cluster(cluster: Cluster, imports: WorkerImports = NO_IMPORTS) -> None:
 
 
 def cluster_of_this_run() -> Any:
-    """The cluster that the current flow run passed to `use_cluster`; the default cluster if it passed none."""
+    """Return the cluster that the current flow run passed to `use_cluster`; the default cluster if it passed none."""
     return make_cluster(*_requested.get())

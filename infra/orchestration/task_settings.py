@@ -31,7 +31,7 @@ class TaskSettings(SettingsContext):
 
     @classmethod
     def current(cls) -> TaskSettings:
-        """The settings that hold here."""
+        """Return the settings that hold here."""
         packed = _PackedSettings(pickle.dumps(get_settings_context().serialize()))
         settings = cls(**packed)
         settings._packed = packed
@@ -71,7 +71,7 @@ def _built(data: bytes) -> SettingsContext:
 
 
 def is_local(url: str | None) -> bool:
-    """Whether a server is asked without TLS and on the loopback, where no certificates are shown.
+    """Tell whether a server is asked without TLS and on the loopback, where no certificates are shown.
 
     >>> is_local("http://127.0.0.1:4200/api"), is_local("https://127.0.0.1:4200/api"), is_local(None)
     (True, False, False)
@@ -82,7 +82,7 @@ def is_local(url: str | None) -> bool:
 
 @cache
 def _one_authority() -> str:
-    """A file with one certificate authority, for clients that load authorities whether they need them or not."""
+    """Return a file with one certificate authority, for clients that load authorities whether they need them or not."""
     first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
     file = os.memfd_create("authority")
     os.write(file, (first + end).encode())

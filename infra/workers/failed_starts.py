@@ -59,7 +59,7 @@ def start_with_retries(
 
 
 def make_start_error(error: Exception, lines: Sequence[str]) -> GiveUpError:
-    """The error for workers that did not start: the cause as far as is known, and what to look at."""
+    """Make the error for workers that did not start: the cause as far as is known, and what to look at."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limited = limit != resource.RLIM_INFINITY
     bound = f"; this process may map {limit / 1e9:,.1f} GB of memory at most (ulimit -v)" if limited else ""
@@ -73,7 +73,7 @@ def make_start_error(error: Exception, lines: Sequence[str]) -> GiveUpError:
 
 
 def describe_last_lines(lines: Sequence[str]) -> str:
-    """The last lines of workers, in words.
+    """Describe the last lines of workers, in words.
 
     >>> describe_last_lines(["Traceback ..\\n", "MemoryError\\n"])
     'it wrote: Traceback .. / MemoryError'
@@ -83,7 +83,7 @@ def describe_last_lines(lines: Sequence[str]) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """The first error of a chain, which Dask's own wrap: one line."""
+    """Return the first error of a chain, which Dask's own wrap: one line."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return f"{type(error).__name__}: {error}".splitlines()[0]

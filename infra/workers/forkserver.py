@@ -108,7 +108,7 @@ def _of_server() -> dict[str, str | None]:
 
 
 def _before_start(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of these settings as Dask sets them in this process before it starts a worker."""
+    """Return the variables of these settings as Dask sets them in this process before it starts a worker."""
     variables = {name: os.environ.get(name, str(value)) for name, value in settings.items() if value is not None}
     if variables.get("PYTHONHASHSEED", "0") == "0":
         variables["PYTHONHASHSEED"] = "6640"  # workers find equal hashes
@@ -116,7 +116,7 @@ def _before_start(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _select_fixed_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that must be equal in the server and its forks; the number of threads need not be."""
+    """Select the variables that must be equal in the server and its forks; the number of threads need not be."""
     return {n: v for n, v in variables.items() if n.startswith(FIXED) and n != "OMP_NUM_THREADS"}
 
 

@@ -81,7 +81,7 @@ _FOLDERS = {"tasks": "storage", "flows": "recipes", "infra": "orchestration"}  #
 
 
 def _check_own_packages() -> None:
-    """An ImportError where a module of the user, such as tasks.py beside a script, hides a package of rowmill."""
+    """Raise an ImportError where a module of the user, such as tasks.py beside a script, hides a package of rowmill."""
     for name, folder in _FOLDERS.items():
         spec = find_spec(name)
         places = list(spec.submodule_search_locations or ()) if spec else []

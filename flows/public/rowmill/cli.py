@@ -389,7 +389,7 @@ def sample(
 
 
 def _check_batch_options(name: str, is_other: bool) -> None:
-    """A JobError for nights of another sample than the shop; `is_other`: with options of those."""
+    """Raise a JobError for nights of another sample than the shop; `is_other`: with options of those."""
     from tasks.errors import JobError
 
     if name != "ecommerce" or is_other:

@@ -95,7 +95,7 @@ def svd(
 
 
 def _check_array(array: Any, columns: Sequence[str] | None) -> Any:
-    """The array as float64; a JobError for one that is no matrix of numbers of a known size."""
+    """Check the array as float64; a JobError for one that is no matrix of numbers of a known size."""
     what = do = ""
     if array.ndim != 2:
         what = f"svd takes an array of two dimensions, and this one has {array.ndim}"
@@ -115,7 +115,7 @@ def _check_array(array: Any, columns: Sequence[str] | None) -> Any:
 
 
 def _stack_blocks(dataset: Dataset, matrices: Matrices) -> Any:
-    """The Dask array of the rows of a data set, a chunk for each block of its plan that has rows."""
+    """Return the Dask array of the rows of a data set, a chunk for each block of its plan that has rows."""
     import dask.array as da
 
     parts = [one for p in dataset.plan.partitions for one in p.by_block()]
@@ -127,14 +127,14 @@ def _stack_blocks(dataset: Dataset, matrices: Matrices) -> Any:
 
 
 def _read_block(matrices: Matrices, block: Partition) -> Any:
-    """The rows of a block as a matrix."""
+    """Read the rows of a block as a matrix."""
     gpu_setup.prepare(matrices.engine)
     with engines.computing(matrices.engine, block.nbytes):
         return matrices.read(block)
 
 
 def rows_of_block(rows: int, width: int) -> int:
-    """The rows of each block of a matrix of so many rows and columns.
+    """Return the rows of each block of a matrix of so many rows and columns.
 
     >>> rows_of_block(100_000, 100), rows_of_block(100_000, 1_000), rows_of_block(16_000_000, 32)
     (2621, 4000, 250000)
@@ -194,7 +194,7 @@ def _factor_block(matrix: Any, names: tuple[str, ...], engine: str, block_info: 
 
 
 def _make_left_vectors(matrix: Any, weight: np.ndarray, positive: np.ndarray, engine: str) -> Any:
-    """The rows of u of a block, from the weight of its R."""
+    """Make the rows of u of a block, from the weight of its R."""
     gpu_setup.prepare(engine)
     with engines.computing(engine, matrix.nbytes), one_thread():
         result = np.linalg.qr(matrix)[0] @ np.asarray(weight * positive, like=matrix)

@@ -56,7 +56,7 @@ def check_operator(columns: list[Any], operator: Operator, table: pa.Table, engi
 
 
 def _apply_workflow(workflow: Workflow, table: pa.Table, engine: str) -> pa.Table:
-    """The output of a table, computed by the engine."""
+    """Return the output of a table, computed by the engine."""
     kernels = engines.engine(engine)
     parts = [{name: kernels.host(column) for name, column in part.items()} for part in _frames(workflow, table, engine)]
     return pa.concat_tables(pa.table(part) for part in parts)
@@ -110,7 +110,7 @@ def _cut_table(table: pa.Table, cuts: Sequence[int]) -> list[pa.Table]:
 
 
 def _close(a: object, b: object) -> bool:
-    """Whether two plain values or tables are equal, floats but for the last digits."""
+    """Tell whether two plain values or tables are equal, floats but for the last digits."""
     if isinstance(a, pa.Table) and isinstance(b, pa.Table):
         return a.schema.equals(b.schema) and _close(a.to_pydict(), b.to_pydict())
     if isinstance(a, dict) and isinstance(b, dict):
