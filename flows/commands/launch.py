@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from flows.commands.console import debugging
+from flows.commands.console import is_debugging
 from infra.workers.garbage import loading
 from tasks.core.strict_json import JsonObject
 from tasks.errors import GiveUpError, JobError, RowmillError
@@ -38,9 +38,9 @@ def begin(
 ) -> Iterator[None]:
     """Say what is being started before anything heavy is imported, and begin to load what its workers need.
 
-    That takes as long as all that this process imports, and goes on beside it; it ends where the block, which makes the
-    job and launches it, fails before there are workers. The workers are those of this host unless the job says
-    something else: where its file, its recipe or a change has the word cluster, they wait until the job is known.
+    Loading takes as long as all the imports of this process, and goes on in parallel. It ends if the block, which makes
+    the job and launches it, fails before there are workers. The workers are those of this host unless the job says
+    otherwise: if its file, its recipe or a change has the word cluster, loading waits until the job is known.
 
     Args:
         console: Where the line goes.
@@ -54,7 +54,7 @@ def begin(
     text = "" if job is None else _job_text(job)
     begun = False
     if text is not None and not any("cluster" in words for words in (text, *changes)):
-        _quiet_children(debugging())
+        _quiet_children(is_debugging())
         with loading():
             from flows.run.worker_imports import worker_imports
             from infra import gpus
@@ -70,7 +70,7 @@ def begin(
 
 
 def _job_text(job: str) -> str | None:
-    """Return the text of a job file or a recipe; None where there is none, or more than a job has."""
+    """Read the text of a job file or a recipe; None where there is none, or more than a job has."""
     import flows
 
     for path in (Path(job), Path(flows.__file__).parent / "recipes" / f"{job}.yaml"):
@@ -83,17 +83,19 @@ def _job_text(job: str) -> str | None:
 
 
 def job_of(source: str, changes: Sequence[str], sample: bool = False, date: str | None = None) -> JsonObject:
-    """The content of a job file or recipe with changes and the date of `--date`; modules beside the file and here
-    become importable."""
+    """Read a job file or recipe, with changes and the date of `--date`.
+
+    Modules next to the file and in the current folder become importable.
+    """
     from flows.job.job import load_job
 
-    importable(Path(source).resolve().parent if Path(source).exists() else Path.cwd(), Path.cwd())
+    make_importable(Path(source).resolve().parent if Path(source).exists() else Path.cwd(), Path.cwd())
     data = load_job(source, [*changes, *_date_change(date)], sample).as_written()
     return {key: value for key, value in data.items() if value is not None}
 
 
-def importable(*folders: Path) -> None:
-    """Folders of a user's own modules, at the end of `sys.path`; workers that this process starts inherit it."""
+def make_importable(*folders: Path) -> None:
+    """Append folders of a user's own modules to `sys.path`; workers that this process starts inherit it."""
     for folder in folders:
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
@@ -106,10 +108,10 @@ def _date_change(date: str | None) -> list[str]:
 def application_of(
     fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
-    """Return the parameters of `apply` as typed; modules beside the current folder become importable."""
+    """Make the parameters of `apply` from what was typed; modules in the current folder become importable."""
     from flows.job.job import Application, set_key
 
-    importable(Path.cwd())
+    make_importable(Path.cwd())
     data: JsonObject = {"fitted": str(fitted)}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
@@ -123,11 +125,11 @@ def application_of(
 def refit_of(
     base: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
-    """Return the parameters of `refit` as typed; modules beside the current folder become importable."""
+    """Make the parameters of `refit` from what was typed; modules in the current folder become importable."""
     from flows.job.job import set_key
     from flows.job.refit_job import Refit
 
-    importable(Path.cwd())
+    make_importable(Path.cwd())
     data: JsonObject = {"base": str(base)}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
@@ -203,17 +205,17 @@ def launch(
             console.print(f"run      {page}", soft_wrap=True)
         return []
     if name == "fit":
-        _next(console, "fitted  ", Path(output), pages)
+        _print_next(console, "fitted  ", Path(output), pages)
         return [output]
-    _summary(console, manifests, pages, time.monotonic() - began)
+    _print_summary(console, manifests, pages, time.monotonic() - began)
     return output
 
 
 @contextmanager
 def ends_without_memory() -> Iterator[None]:
-    """While the block runs a thread that dies for want of memory ends this process, since others wait for it for ever.
+    """End this process if one of its threads dies for want of memory, since the others would wait for it for ever.
 
-    In order, if that takes no longer than half a minute.
+    The process ends in order, unless that takes longer than half a minute.
     """
     from flows.commands.console import FAILED, say_error
 
@@ -238,7 +240,7 @@ def ends_without_memory() -> Iterator[None]:
 
 
 def _ready(data: JsonObject, console: Console, module: str, load_flow: Callable[[], Any]) -> tuple[Any, Any, Any]:
-    """(the job, the server, the flow on the job's cluster), with all that they import."""
+    """Prepare the job, the server and the flow on the job's cluster, with all that they import."""
     from flows.run.worker_imports import worker_imports
 
     with console.status("looking at the job"):
@@ -266,7 +268,7 @@ def say_dead_runs(console: Console, output: Path | None = None) -> None:
 
 
 def _job(data: JsonObject, module: str) -> AnyJob:
-    """Return the job; the slow part of the start of its workers has begun."""
+    """Make the job, and begin the slow part of the start of its workers."""
     from flows.job.refit_job import maker_of
     from flows.run.worker_imports import worker_imports
     from infra.clusters.local import prepare
@@ -287,7 +289,7 @@ def tell_started(flow: object, flow_run: Any, state: object) -> None:
 
 
 def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: object) -> None:
-    """Say the page of the run as soon as it has one."""
+    """Print the page of the run as soon as it has one."""
     from infra.orchestration.server import flow_run_url
 
     if not pages:
@@ -303,31 +305,31 @@ def _staging(job: AnyJob) -> Staging:
 
 
 def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:
-    """Say why a run failed, and where its page is; the exit status."""
+    """Say why a run failed, and where its page is; return the exit status."""
     from flows.commands.console import UNRECORDED, say_failure
     from flows.run.run_plugins import COMMITTED
     from infra.orchestration.server import expect_answers, refusal
 
     page = f"\n  run: {pages[0]}" if pages else ""
-    if not _foreseen(error) and (lost := _connection_lost(error)):
+    if not _is_foreseen(error) and (lost := _find_connection_error(error)):
         expect_answers(False)  # what Prefect would still tell it as this process ends
-        status = say_failure(_server_gone(lost, api_url, COMMITTED), f"the flow {name}", page)
+        status = say_failure(_make_server_gone_error(lost, api_url, COMMITTED), f"the flow {name}", page)
         return UNRECORDED if COMMITTED else status
-    if not _foreseen(error) and (why := refusal(error)):
+    if not _is_foreseen(error) and (why := refusal(error)):
         do = "fix it and give the command again"
         error = JobError("the Prefect server refuses the run", where=api_url, why=why, do=do)
     return say_failure(error, f"the flow {name}", page)
 
 
-def _foreseen(error: BaseException | None) -> bool:
-    """True if an error, or a cause of it, is rowmill's own."""
+def _is_foreseen(error: BaseException | None) -> bool:
+    """Tell whether an error, or a cause of it, is rowmill's own."""
     while error is not None and not isinstance(error, RowmillError):
         error = error.__cause__
     return error is not None
 
 
-def _connection_lost(error: BaseException | None) -> BaseException | None:
-    """Return the error of a connection to the Prefect server in a chain of errors; None where there is none."""
+def _find_connection_error(error: BaseException | None) -> BaseException | None:
+    """Find the error of a connection to the Prefect server in a chain of errors; None where there is none."""
     import httpx
 
     while error is not None and not isinstance(error, httpx.TransportError):
@@ -335,8 +337,8 @@ def _connection_lost(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -> RowmillError:
-    """Return the error for a server that went away in a run."""
+def _make_server_gone_error(error: BaseException, api_url: str, committed: Sequence[str]) -> RowmillError:
+    """Make the error for a server that went away during a run."""
     if committed:
         done = f"the output is committed and whole: {', '.join(committed)}; only the run's page does not say so"
         do = "use the output; start the server again: the run's page shows Running until its state is set by hand"
@@ -347,8 +349,8 @@ def _server_gone(error: BaseException, api_url: str, committed: Sequence[str]) -
     return GiveUpError("the Prefect server went away during the run", where=api_url, why=why, do=do)
 
 
-def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], seconds: float) -> None:
-    """Rows, files, bytes, seconds per stage and of the whole command, and where to look next."""
+def _print_summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], seconds: float) -> None:
+    """Print rows, files, bytes, seconds per stage and of the whole command, and where to look next."""
     from tasks.core.units import amount
     from tasks.storage.sample_data import describe_sample_data
 
@@ -376,10 +378,10 @@ def _summary(console: Console, manifests: Sequence[Any], pages: Sequence[str], s
     text = f"took     {seconds:.1f} s, with the start of the cluster and the end of the run"
     console.print(text, soft_wrap=True, markup=False)
     report = next((p / "_report.html" for p in (root, Path(manifests[0].path)) if (p / "_report.html").exists()), None)
-    _next(console, "output  ", root, pages, report)
+    _print_next(console, "output  ", root, pages, report)
 
 
-def _next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
+def _print_next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
     """Print the place of the output or workflow, and what to look at next."""
     console.print(f"{what} {root}", soft_wrap=True, markup=False)
     if report:
@@ -392,7 +394,7 @@ def _next(console: Console, what: str, root: Path, pages: Sequence[str], report:
 
 
 def _quiet(debug: bool) -> None:
-    """Prefect's and Dask's own lines go to the server, not to the screen; also in the workers, by the environment."""
+    """Send Prefect's and Dask's own lines to the server, not to the screen; in the workers, too, by the environment."""
     if debug:
         return
     _quiet_children(debug)
@@ -406,7 +408,7 @@ def _quiet(debug: bool) -> None:
 
 
 def _quiet_children(debug: bool) -> None:
-    """The variables for it, which processes have from their start, or with which Prefect is imported."""
+    """Set the variables for that, which processes have from their start, or with which Prefect is imported."""
     if debug:
         return
     from infra.environment import INTERNAL_LEVEL

@@ -225,17 +225,17 @@ def finish(staging: Staging, question: Question) -> None:
     The job is that of a note, and who can write next to the output can change it. So it has the limits of a run of a
     deployment, and is a job for this very work.
     """
-    from flows.commands.console import debugging
-    from flows.commands.launch import importable, launch
+    from flows.commands.console import is_debugging
+    from flows.commands.launch import launch, make_importable
     from flows.job.access import limit_runs
 
     data: JsonObject = dict(question.parameters)
     if question.date is not None:
         data["run"] = {**data.get("run", {}), "date": question.date}
-    importable(Path.cwd())
+    make_importable(Path.cwd())
     with limit_runs():
         _check_noted(staging, question, data)
-        launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), debugging())
+        launch(data, f"flows.{question.flow}", _flow(question.flow), terminal(), is_debugging())
 
 
 def _check_noted(staging: Staging, question: Question, data: JsonObject) -> None:

@@ -178,8 +178,8 @@ def describe_doubtful_jobs(data: JsonObject) -> Iterator[str]:
 def _find_doubts(parameters: JsonObject, schedules: Sequence[JsonObject]) -> Iterator[str]:
     """Yield what is doubtful about a job, if the parameters have one, and about its schedules."""
     from flows.job.dates import date_of_run_now
-    from flows.job.job import job_maker
-    from tasks.core.plan import expand_home
+    from flows.job.parameters import job_maker
+    from infra.paths import expand_home
     from tasks.errors import RowmillError
 
     file = str(parameters.get("job", ""))

@@ -1,4 +1,8 @@
-"""How the files of a source can be read, by their first bytes; and a sample of their rows."""
+"""Finds out how the files of a source can be read, by their first bytes; and takes a sample of their rows.
+
+In this order: the attempts to read a source (`readable`), which of its files are one table, the layout of a file of
+text (`_guess_layout`), and the sample of rows.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +52,17 @@ from tasks.sources.uniting import ABSENT
 from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
-# of blocks that are read whole; ranges of rows of a sample
-WHOLE_BYTES = 1 << 28
-MOST_BLOCKS = 64
-RANGES = 64
-# bytes and lines of the first file of text; places further down
-LOOKED_AT = 1 << 16
-HEAD_LINES = 200
-PLACES = 16
+WHOLE_BYTES = 1 << 28  # of blocks of a sample that are read whole
+MOST_BLOCKS = 64  # of a sample
+MOST_RANGES = 64  # of rows of a sample
+HEAD_BYTES = 1 << 16  # of a file of text that are looked at
+HEAD_LINES = 200  # of these bytes
+PLACES = 16  # further down in the file that are looked at, too
 MOST_BEFORE = 20  # lines before a header that have the delimiter, too
 FEWEST_BEHIND = 3  # lines behind it
 LABELS = "row_name"  # the column of labels of rows, for which R writes no name
-MOST_LAYOUTS = 50  # files of a source that are each looked at for their layout
-UNIT = "\x1f"  # the sign of ASCII between values
+MOST_LAYOUTS = 50  # files of a source whose layouts are compared
+UNIT = "\x1f"  # ASCII's separator of values
 COLUMN = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
 COMMA = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?')
 POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
@@ -68,17 +70,16 @@ POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 @dataclass(frozen=True)
 class TextLayout:
-    """The settings with which a file of text can be read, where those by default do not fit it, what is doubtful about
-    its header, and the names of its columns."""
+    """The settings with which a file of text can be read, where the defaults do not fit it."""
 
     settings: JsonObject = field(default_factory=dict)
-    doubt: str = ""
-    names: tuple[str, ...] = ()
+    doubt: str = ""  # about its header
+    names: tuple[str, ...] = ()  # of its columns
     line: str = ""  # the first line, whether or not it names the columns
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What files have alike that can be read together; the names of a header may differ."""
+        """The settings in which files must agree that are read together; the names of a header may differ."""
         settings = self.settings
         return settings.get("format"), settings.get("delimiter"), len(settings.get("columns", ()))
 
@@ -112,29 +113,32 @@ class Readable:
 
 
 def readable(source: object) -> Readable:
-    """What can be read of a source, and how: the layout of its text, texts that mean null, null for columns that only
-    some files have, and the lines that cannot be read, where there are any. Files that are another table are set apart
-    before any type is judged. A `Dataset` is read as it says."""
+    """Find out what can be read of a source, and how.
+
+    That is the layout of its text, texts that mean null, columns that only some files have, and the lines that cannot
+    be read. Files that are another table are set apart before any type is judged. A `Dataset` is read as it says.
+    """
     data = source if isinstance(source, Dataset) else Dataset(source)
     if isinstance(source, Dataset) or data.as_source() is None:
         return _add_sample(Readable(data))
-    source, layout, others = _alike(data, source)
-    if len(_files(Dataset(source))) > 1:
-        path, more = _main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
+    source, layout, others = _select_like_layouts(data, source)
+    if len(_list_files(Dataset(source))) > 1:
+        path, more = _select_main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
         if more:
             others = (*others, *more)
             source = path
-            layout = _layout(_files(Dataset(source)))
-    seen = _try_layouts(source, layout.settings, _as_it_fits)
+            layout = _guess_layout(_list_files(Dataset(source)))
+    seen = _try_layouts(source, layout.settings, _read_as_types_fit)
     assert seen.sample is not None
     keyed = tuple(with_keys(other, seen.sample) for other in others)
     return replace(seen, others=keyed, doubt=layout.doubt)
 
 
-def _try_layouts(source: object, layout: JsonObject, look: Callable[[Any, JsonObject], Readable]) -> Readable:
-    """Return a source as it can be read: with the layout; else with quotes that are letters, else without bad lines."""
+def _try_layouts(source: object, layout: JsonObject, read_as: Callable[[Any, JsonObject], Readable]) -> Readable:
+    """Read a source with the layout; if that fails, with quotes as ordinary characters; if that fails, without bad
+    lines."""
     try:
-        return look(source, layout)
+        return read_as(source, layout)
     except DataError as error:
         refused = error
     form = _format_of(source, layout)
@@ -142,11 +146,11 @@ def _try_layouts(source: object, layout: JsonObject, look: Callable[[Any, JsonOb
         raise refused
     if form != "jsonl" and not {"quote", "escape"} & {*layout}:
         with suppress(DataError):
-            letters = look(source, {**layout, "quote": ""})
-            if letters.sample is None or not _are_quoted(letters.sample):
-                return letters
+            unquoted = read_as(source, {**layout, "quote": ""})
+            if unquoted.sample is None or not _are_quoted(unquoted.sample):
+                return unquoted
     try:
-        without = look(source, {**layout, "bad_lines": "skip"})
+        without = read_as(source, {**layout, "bad_lines": "skip"})
     except DataError:  # no line is left, which says less than what is wrong with the first one
         raise refused from None
     if not bad_lines_of(without.data.plan):
@@ -155,7 +159,7 @@ def _try_layouts(source: object, layout: JsonObject, look: Callable[[Any, JsonOb
 
 
 def _format_of(source: object, layout: JsonObject) -> str | None:
-    return layout.get("format") or format_by_suffix(_files(Dataset(source))[0].path)
+    return layout.get("format") or format_by_suffix(_list_files(Dataset(source))[0].path)
 
 
 def _plan_source(source: object, layout: JsonObject) -> Readable:
@@ -167,14 +171,14 @@ def _plan_source(source: object, layout: JsonObject) -> Readable:
 
 
 def _add_sample(seen: Readable) -> Readable:
-    """The same data with a sample of its rows. In text, what means null is looked for before types are inferred."""
+    """Add a sample of the rows. In text, what means null is looked for before types are inferred."""
     data, nulls = _with_nulls(seen.data)
     seen = replace(seen, data=data, nulls=tuple(nulls))
     return replace(seen, sample=sample_rows(data, list(dict.fromkeys([*data.schema, *seen.columns]))))
 
 
 def _with_elements(source: object, seen: Readable) -> Readable:
-    """The same with the elements of lists as rows, if one column alone has lists of structs, and any has elements."""
+    """Take the elements of lists as rows, if exactly one column has lists of structs, and any list has elements."""
     lists = [c.name for c in seen.data.schema.columns if is_list(c.dtype) and pa.types.is_struct(c.dtype.value_type)]
     if len(lists) != 1:
         return seen
@@ -192,32 +196,33 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 
-def _as_it_fits(source: object, layout: JsonObject) -> Readable:
-    """A source with a sample; columns of text are strings if values further down do not fit the type of the first, and
-    keys of JSON lines are if their values are of several kinds."""
+def _read_as_types_fit(source: object, layout: JsonObject) -> Readable:
+    """Read a source with a sample, with types that fit all of it.
+
+    Columns of text are strings if values further down do not fit the type of the first, and keys of JSON lines are if
+    their values are of several kinds.
+    """
     types: dict[str, str] = {}
     while True:
         settings = {**layout, "schema": types} if types else layout
         try:
             return _add_sample(_with_elements(source, _plan_source(source, settings)))
         except DataError as error:
-            misfits = [name for name in _misfits(source, settings, error) if name not in types]
+            misfits = [name for name in _find_misfits(source, settings, error) if name not in types]
             if not misfits:
                 raise
             types |= dict.fromkeys(misfits, "string")
 
 
-def _misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
-    """Return the columns whose values do not fit the type of the first ones, if they can be read as texts."""
+def _find_misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
+    """Find the columns whose values do not fit the type of the first ones, if they can be read as texts."""
     form = _format_of(source, layout)
     if form == "jsonl":
         name = _find_advised_key(error)
         if not name:
             return []
-        return [
-            name,
-            *_find_mixed_keys(_files(Dataset(source))[0]),
-        ]  # each further error would cost a look at all files
+        # all keys at once: each further error would cost a pass over all files
+        return [name, *_find_mixed_keys(_list_files(Dataset(source))[0])]
     if form not in ("csv", "tsv"):
         return []
     data, _ = _with_nulls(_plan_source(source, layout).data)
@@ -236,18 +241,18 @@ def _find_advised_key(error: DataError) -> str:
 def _find_mixed_keys(file: File) -> list[str]:
     """Find the keys with values of several kinds in the first JSON lines of a file."""
     kinds: dict[str, set[str]] = {}
-    for line in read_all(file, length=LOOKED_AT).splitlines():
+    for line in read_all(file, length=HEAD_BYTES).splitlines():
         try:
             row = json.loads(line)
         except ValueError:  # the last one may be cut off
             continue
         for key, value in row.items() if isinstance(row, dict) else ():
             if value is not None:
-                kinds.setdefault(key, set()).add(_kind(value))
+                kinds.setdefault(key, set()).add(_name_kind(value))
     return [key for key, several in kinds.items() if len(several) > 1]
 
 
-def _kind(value: object) -> str:
+def _name_kind(value: object) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return "number" if is_number else type(value).__name__
 
@@ -260,40 +265,41 @@ def _fits(data: Dataset, name: str) -> bool:
     return True
 
 
-def _files(data: Dataset) -> list[File]:
+def _list_files(data: Dataset) -> list[File]:
     return expand((data.as_source() or {})["path"])
 
 
 # tables
 
 
-def _alike(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
-    """What names the files of a source that can be read together, the layout of the first, and the files that cannot,
-    as other tables: text of another delimiter, or without a header and of another number of columns.
+def _select_like_layouts(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
+    """Select the files of a source that can be read together; return what names them, the layout of the first, and the
+    others as other tables.
+
+    Others are text of another delimiter, or without a header and of another number of columns.
 
     Of several groups of files it is the largest, of those with a label if any has one.
     """
-    files = _files(data)
+    files = _list_files(data)
     are_texts = {format_by_suffix(file.path) for file in files} <= {"csv", "tsv", None}
     if not are_texts or not 1 < len(files) <= MOST_LAYOUTS:
-        return source, _layout(files), ()
-    layouts = {file: layout for file in files if (layout := _layout([file])).names}
+        return source, _guess_layout(files), ()
+    layouts = {file: layout for file in files if (layout := _guess_layout([file])).names}
     groups: dict[tuple[Any, ...], list[File]] = {}
     for file, layout in layouts.items():
         groups.setdefault(layout.form, []).append(file)
     if not groups:
-        return source, _layout(files), ()
+        return source, _guess_layout(files), ()
 
     def worth(group: Sequence[File]) -> tuple[bool, int]:
-        return _worth((name for file in group for name in layouts[file].names), group)
+        return _rank_table((name for file in group for name in layouts[file].names), group)
 
     main = max(groups.values(), key=worth)
     layout = layouts[main[0]]
     for other in main:  # what one file has may be missing at the beginning of the first
-        signs: JsonObject = {
-            key: layouts[other].settings[key] for key in ("quote", "escape") if key in layouts[other].settings
-        }
-        layout = replace(layout, settings={**signs, **layout.settings})
+        settings = layouts[other].settings
+        marks: JsonObject = {key: settings[key] for key in ("quote", "escape") if key in settings}
+        layout = replace(layout, settings={**marks, **layout.settings})
     # Without numbers in it, a header may look like values: files that begin with the same line are alike.
     alike = {*main, *(file for file in layouts if layouts[file].line == layout.line)}
     alike |= {file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))}
@@ -301,18 +307,18 @@ def _alike(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTabl
     if not apart:
         return source, layout, ()
     others = tuple(
-        OtherTable((_relative(file.path, source),), own.names, layout=own.settings) for file, own in apart.items()
+        OtherTable((_spell_path(file.path, source),), own.names, layout=own.settings) for file, own in apart.items()
     )
-    return _naming([file for file in files if file in alike], source), layout, others
+    return _name_files([file for file in files if file in alike], source), layout, others
 
 
-def _worth(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, int]:
-    """What makes files the main table of a source: a label, then their bytes."""
+def _rank_table(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, int]:
+    """Rank files as the main table of a source: those with a label first, then the larger ones."""
     return any(map(is_label_name, columns)), sum(file.size for file in files)
 
 
-def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
-    """What names the files of the main table of a data set, and the other tables in it.
+def _select_main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
+    """Select the files of the main table of a data set; return what names them, and the other tables in it.
 
     Files of the same columns are a table. The main one is the largest, of tables with a label if any has one; another
     is one of its own if the two share half of the columns of either, or less, or if it has nothing but keys of the main
@@ -328,7 +334,7 @@ def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, .
         few = 2 * len({*columns} & {*main}) <= min(len(columns), len(main))
         return columns != main and (few or are_keys(columns, main))
 
-    main = max(tables, key=lambda columns: _worth(columns, tables[columns]))
+    main = max(tables, key=lambda columns: _rank_table(columns, tables[columns]))
     apart = [columns for columns in tables if is_apart(columns)]
     if not apart:
         return source, ()
@@ -336,26 +342,26 @@ def _main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, .
     left_out = {file.path for columns in apart for file in tables[columns]}
     others = tuple(
         OtherTable(
-            tuple(_relative(file.path, source) for file in tables[columns]),
+            tuple(_spell_path(file.path, source) for file in tables[columns]),
             columns,
             tuple(name for name in columns if name in shared),
-            _layout(tables[columns]).settings,
+            _guess_layout(tables[columns]).settings,
         )
         for columns in apart
     )
-    return _naming([file for file in data.plan.files if file.path not in left_out], source), others
+    return _name_files([file for file in data.plan.files if file.path not in left_out], source), others
 
 
-def _relative(path: str, source: Any) -> str:
+def _spell_path(path: str, source: Any) -> str:
     """Return the path of a file as the source writes paths: from the current folder, or from the root."""
     named = [source] if isinstance(source, str | os.PathLike) else source
     whole = is_remote(path) or any(Path(name).is_absolute() for name in named)
     return path if whole else os.path.relpath(path)
 
 
-def _naming(files: Sequence[File], source: object) -> str | list[str]:
-    """What names these files and no other: the one, their folder, a pattern, or a list."""
-    names = [_relative(file.path, source) for file in files]
+def _name_files(files: Sequence[File], source: object) -> str | list[str]:
+    """Name these files and no other: by the one, their folder, a pattern, or a list."""
+    names = [_spell_path(file.path, source) for file in files]
     if len(names) == 1:
         return names[0]
     start = os.path.commonprefix(names)  # noqa: RUF071 - letters that begin all names
@@ -364,7 +370,7 @@ def _naming(files: Sequence[File], source: object) -> str | list[str]:
         try:
             if shorter and [file.path for file in expand(shorter)] == [file.path for file in files]:
                 return shorter
-        except NoInputError:  # a name with a letter that has a meaning in patterns
+        except NoInputError:  # a name has a character that means something in patterns
             continue
     return names
 
@@ -372,19 +378,21 @@ def _naming(files: Sequence[File], source: object) -> str | list[str]:
 # text
 
 
-def _layout(files: Sequence[File]) -> TextLayout:
-    """The layout of the first file of text: format, encoding, delimiter, escape, lines before the header, columns where
-    there is none and decimal comma by its first 64 KiB; encoding, values of the first line, decimal comma and quotes
-    also by more of it."""
+def _guess_layout(files: Sequence[File]) -> TextLayout:
+    """Guess the layout of the first file of text.
+
+    Format, encoding, delimiter, escape, lines before the header, columns where it names none, and decimal comma are
+    those of its first 64 KiB; encoding, values of the first line, decimal comma and quotes also depend on more of it.
+    """
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
         return TextLayout()
-    start = read_all(files[0], length=LOOKED_AT)
+    start = read_all(files[0], length=HEAD_BYTES)
     settings: dict[str, Any] = {}
-    further = _further(files[0], start)
-    encoding = _encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
+    further = _read_further_lines(files[0], start)
+    encoding = _guess_encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
     text = start.decode(encoding or "utf-8", errors="replace").removeprefix("\ufeff")
-    every = text.splitlines()[: -1 if len(start) == LOOKED_AT else None]
+    every = text.splitlines()[: -1 if len(start) == HEAD_BYTES else None]
     lines = every[:HEAD_LINES]
     every += further.decode(encoding or "utf-8", errors="replace").splitlines()
     usual = "\t" if formats == {"tsv"} else ","
@@ -402,7 +410,7 @@ def _layout(files: Sequence[File]) -> TextLayout:
         settings["encoding"] = encoding
     if delimiter != usual:
         settings["delimiter"] = delimiter
-    if len(delimiter) > 1:  # one sign, as Python's reader wants it, stands for several
+    if len(delimiter) > 1:  # Python's reader takes one character only
         lines = [line.replace(delimiter, UNIT) for line in lines]
         every = [line.replace(delimiter, UNIT) for line in every]
         delimiter = UNIT
@@ -414,7 +422,7 @@ def _layout(files: Sequence[File]) -> TextLayout:
         settings["quote"] = "'"
     elif quotes_are_letters(every, delimiter):
         settings["quote"] = ""
-    before = 1 if named else _lines_before_header(lines, delimiter, settings)
+    before = 1 if named else _count_lines_before_header(lines, delimiter, settings)
     if before:
         settings["skip_rows"] = before
     every = every[before:]
@@ -434,7 +442,7 @@ def _layout(files: Sequence[File]) -> TextLayout:
 
 
 def _split_lines(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> list[list[str]]:
-    """The values of lines of text, without those of empty lines."""
+    """Split lines of text into their values, without empty lines."""
     quote = settings.get("quote", '"') or None
     read = csv.reader(lines, delimiter=delimiter, quotechar=quote, escapechar=settings.get("escape"))
     rows: list[list[str]] = []
@@ -443,13 +451,15 @@ def _split_lines(lines: Sequence[str], delimiter: str, settings: Mapping[str, An
     return rows
 
 
-def _further(file: File, start: bytes) -> bytes:
-    """Whole lines of `PLACES` places behind the start of a file of text; none of a file that has no other bytes, or
-    whose bytes are not those of the text."""
-    if len(start) < LOOKED_AT or b"\0" in start or read_range(file, 0, LOOKED_AT) != start:
+def _read_further_lines(file: File, start: bytes) -> bytes:
+    """Read whole lines at `PLACES` places behind the start of a file of text.
+
+    None of a file that has no other bytes, or whose bytes are not those of the text, such as a compressed one.
+    """
+    if len(start) < HEAD_BYTES or b"\0" in start or read_range(file, 0, HEAD_BYTES) != start:
         return b""
-    step = max((file.size - LOOKED_AT) // PLACES, 1)
-    parts = [read_range(file, at, at + min(step, LOOKED_AT)) for at in range(LOOKED_AT, file.size, step)]
+    step = max((file.size - HEAD_BYTES) // PLACES, 1)
+    parts = [read_range(file, at, at + min(step, HEAD_BYTES)) for at in range(HEAD_BYTES, file.size, step)]
     return b"".join(part[part.find(b"\n") + 1 : part.rfind(b"\n") + 1] for part in parts)
 
 
@@ -468,31 +478,34 @@ def _is_json(line: str) -> bool:
         return False
 
 
-def _encoding(start: bytes) -> str | None:
-    """Return the encoding of a file that begins so; None for UTF-8."""
+def _guess_encoding(start: bytes) -> str | None:
+    """Guess the encoding of a file by its first bytes; None for UTF-8."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # the last letter may be cut off
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # the last character may be cut off
     except UnicodeDecodeError:
         return "windows-1252" if any(0x80 <= byte < 0xA0 for byte in start) else "latin-1"
     return None
 
 
-def _lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
-    """How many lines come before the header: lines without any delimiter before lines that all have some; lines of
-    another number of values before a header and lines of one number; or lines of empty values before names."""
+def _count_lines_before_header(lines: Sequence[str], delimiter: str, settings: Mapping[str, Any]) -> int:
+    """Count the lines before the header.
+
+    These are lines without any delimiter before lines that all have some; lines of another number of values before a
+    header and lines of one number; or lines of empty values before names.
+    """
     rows = [row[0] if (row := _split_lines([line], delimiter, settings)) else [] for line in lines]
-    if before := _lines_of_another_width(rows):
+    if before := _count_lines_of_another_width(rows):
         return before
     before = len(list(takewhile(lambda line: delimiter not in line, lines)))
     if 0 < before < len(lines) and all(delimiter in line for line in lines[before:] if line):
         return before
-    return _nearly_empty_lines(rows)
+    return _count_nearly_empty_lines(rows)
 
 
-def _lines_of_another_width(rows: Sequence[Sequence[str]]) -> int:
-    """How many lines of another number of values come before lines of one number."""
+def _count_lines_of_another_width(rows: Sequence[Sequence[str]]) -> int:
+    """Count the lines that come before lines of one number of values, and have another."""
     values = len(rows[-1]) if rows else 0
     before = len(list(takewhile(lambda row: len(row) != values, rows)))
     behind = [len(row) for row in rows[before:] if row]
@@ -504,8 +517,8 @@ def _lines_of_another_width(rows: Sequence[Sequence[str]]) -> int:
     return before
 
 
-def _nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
-    """How many lines with half of their values or fewer come before a line of names, as spreadsheets write a title."""
+def _count_nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
+    """Count the lines with half of their values or fewer before a line of names: a title, as spreadsheets write it."""
     before = len(list(takewhile(lambda row: 2 * sum(map(bool, row)) <= len(row), rows)))
     if not 0 < before <= MOST_BEFORE or len(rows) - before < max(before, FEWEST_BEHIND):
         return 0
@@ -515,7 +528,7 @@ def _nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
 
 
 def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
-    """All rows if they are few, else ranges of rows that are spread over the blocks and within each.
+    """Take all rows if they are few, else ranges of rows that are spread over the blocks and within each.
 
     Blocks are read whole as far as `WHOLE_BYTES` allow, but three at least. Of the others, `MOST_BLOCKS` with them at
     most, the first rows are read.
@@ -524,8 +537,8 @@ def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table
     names = list(plan.schema if columns is None else columns)
     if plan.rows <= SAMPLE_ROWS:
         return libraries.decode_dictionaries(read(data.handle, Partition(0, plan.blocks), names))
-    blocks = _spread(plan.blocks, MOST_BLOCKS)
-    whole = {b.number for b in _spread(blocks, max(3, WHOLE_BYTES // max(b.nbytes for b in blocks)))}
+    blocks = _take_evenly(plan.blocks, MOST_BLOCKS)
+    whole = {b.number for b in _take_evenly(blocks, max(3, WHOLE_BYTES // max(b.nbytes for b in blocks)))}
     schema = pa.schema([(name, plan.schema[name].dtype) for name in names])
     rows = sum(b.rows for b in blocks)
     tables: list[pa.Table] = []
@@ -533,20 +546,22 @@ def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table
         most = max(1, SAMPLE_ROWS * block.rows // rows)
         if block.number in whole:
             part = read(data.handle, Partition(0, (block,)), names)
-            tables += map(libraries.decode_dictionaries, _ranges(part, most, max(1, RANGES * block.rows // rows)))
+            tables += map(
+                libraries.decode_dictionaries, _take_ranges(part, most, max(1, MOST_RANGES * block.rows // rows))
+            )
         elif plan.files:
             heads = beginning_of(plan, block, most, schema) or []
             tables += [libraries.decode_dictionaries(head.slice(0, most)) for head in heads]
     return pa.concat_tables(tables).combine_chunks()
 
 
-def _spread(blocks: Sequence[Block], most: int) -> list[Block]:
-    """As many of the blocks at most, from the first to the last in equal steps."""
+def _take_evenly(blocks: Sequence[Block], most: int) -> list[Block]:
+    """Take at most so many of the blocks, from the first to the last in equal steps."""
     return [blocks[i] for i in np.unique(np.linspace(0, len(blocks) - 1, min(most, len(blocks))).astype(int))]
 
 
-def _ranges(table: pa.Table, rows: int, number: int) -> list[pa.Table]:
-    """About as many rows of a table, in ranges that are spread over it; all if it has no more."""
+def _take_ranges(table: pa.Table, rows: int, number: int) -> list[pa.Table]:
+    """Take about so many rows of a table, in ranges that are spread over it; all if it has no more."""
     if table.num_rows <= rows:
         return [table]
     length = max(1, rows // number)

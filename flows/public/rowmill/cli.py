@@ -20,8 +20,8 @@ from flows.commands.console import (
     NO_OUTPUT,
     ascii_prototext,
     ascii_yaml,
-    debugging,
     escape_what_cannot_be_printed,
+    is_debugging,
     print_document,
     report_failures,
     say_error,
@@ -174,7 +174,7 @@ def demo(
             f"data     {sample.rows:,} rows in {sample.files} file(s), {data.resolve()}", soft_wrap=True, markup=False
         )
         job = {"recipe": "toy", "source": {"path": str(data)}, "output": {"path": str(out), "on_existing": "replace"}}
-        launch(job, "flows.preprocess", _preprocess, console, debugging())
+        launch(job, "flows.preprocess", _preprocess, console, is_debugging())
 
 
 @app.command(rich_help_panel=JOBS)
@@ -212,7 +212,7 @@ def run(
     console = terminal()
     changes = [*(set_ or []), *([f"refit.learn_from={json.dumps(learn_from)}"] if learn_from else [])]
     with begin(console, job, "flows.preprocess", job, changes):
-        launch(job_of(job, changes, sample, date), "flows.preprocess", _preprocess, console, debugging())
+        launch(job_of(job, changes, sample, date), "flows.preprocess", _preprocess, console, is_debugging())
 
 
 @app.command(rich_help_panel=JOBS)
@@ -244,7 +244,7 @@ def fit(
     console = terminal()
     place = f"output.path={json.dumps(str(path))}"
     with begin(console, job, "flows.fit", job, set_ or []):
-        launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, debugging())
+        launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, is_debugging())
 
 
 @app.command(rich_help_panel=JOBS)
@@ -281,7 +281,7 @@ def apply(
     console = terminal()
     with begin(console, str(fitted), "flows.apply", None, set_ or []):
         data = application_of(fitted, source or [], output, set_ or [], date)
-        launch(data, "flows.apply", _apply, console, debugging())
+        launch(data, "flows.apply", _apply, console, is_debugging())
 
 
 @app.command(rich_help_panel=JOBS)
@@ -326,7 +326,7 @@ def refit(
     changes = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
     with begin(console, str(base), "flows.refit", None, set_ or []):
         data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
-        launch(data, "flows.refit", _refit, console, debugging())
+        launch(data, "flows.refit", _refit, console, is_debugging())
 
 
 @app.command(rich_help_panel=FIRST)
@@ -618,9 +618,9 @@ def ops(
       rowmill ops mine:Twice    # of mine.py in the current folder
     """
     from flows.commands import inspect as commands_inspect
-    from flows.commands.launch import importable
+    from flows.commands.launch import make_importable
 
-    importable(Path.cwd())
+    make_importable(Path.cwd())
     if name is None:
         commands_inspect.show_operators()
     else:
