@@ -228,6 +228,18 @@ def client(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def object_store() -> Iterator[Any]:
+    """An S3 server on the loopback behind a proxy that counts and fails requests; it has the bucket `shop`."""
+    for name in ("moto", "obstore"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install '.[test]'")
+    from tests.object_store import ObjectStore
+
+    store = ObjectStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
 def rounds(prefect_server: Any) -> Iterator[Any]:
     """Functions in forks of one process that has loaded everything and knows the session's server."""
     from tests.faults.rounds import Rounds
