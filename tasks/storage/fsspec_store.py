@@ -1,0 +1,121 @@
+"""Any other storage that fsspec knows (http, sftp, hdfs, memory, ..) as a store that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from tasks.core.plan import File
+from tasks.errors import JobError, RowmillError, TransientError
+from tasks.storage.credentials import mask_secrets
+from tasks.storage.ranges import Span, cut_ranges, join_ranges
+from tasks.storage.source_changes import raise_changed, remote_file
+from tasks.storage.store import PAGE, Range, conflict, missing, refuse_writing
+
+NO_CONDITION = "fsspec offers no put that replaces a file only if it is unchanged"
+NO_CREATION = "its client cannot create a file only where none is"
+
+
+class FsspecStore:
+    """A file system of fsspec. It can be read; of writing it can do no more than its client does safely."""
+
+    is_local = False
+    lists_versions = False
+
+    def __init__(self, fs: Any, secrets: Mapping[str, Any]) -> None:
+        self.fs = fs
+        self._secrets = secrets
+
+    def list_pages(self, path: str) -> Iterator[list[File]]:
+        self.fs.invalidate_cache()  # drops earlier listings of this process
+        folder = self.fs._strip_protocol(path)
+        infos = self.fs.find(folder, detail=True) if self.fs.exists(folder) else {}
+        files = [self._file(name, info) for name, info in infos.items() if name != folder]
+        for first in range(0, len(files), PAGE):
+            yield files[first : first + PAGE]
+
+    def list_folder(self, path: str) -> tuple[list[File], list[str]]:
+        self.fs.invalidate_cache()
+        folder = self.fs._strip_protocol(path)
+        infos = self.fs.ls(folder, detail=True) if self.fs.isdir(folder) else []
+        inside = [info for info in infos if info["name"].rstrip("/") != folder.rstrip("/")]
+        files = [self._file(info["name"], info) for info in inside if info["type"] != "directory"]
+        folders = [info["name"] for info in inside if info["type"] == "directory"]
+        return files, [self.fs.unstrip_protocol(name).rstrip("/") for name in folders]
+
+    def full_path(self, path: str) -> str:
+        return str(self.fs.unstrip_protocol(self.fs._strip_protocol(path)))
+
+    def open(self, path: str, file: File | None = None) -> BinaryIO:
+        name = self.fs._strip_protocol(path)
+        self.fs.invalidate_cache()
+        opened = self._open(name)
+        if file is not None:
+            raise_changed(file, self._as_opened(name, opened))
+        return opened
+
+    def _open(self, name: str) -> BinaryIO:
+        """Open a file without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
+        try:
+            return cast("BinaryIO", self.fs.open(name, "rb", cache_type="none"))
+        except TypeError:  # a file system that takes none of these options
+            return cast("BinaryIO", self.fs.open(name, "rb"))
+
+    def _as_opened(self, name: str, opened: object) -> File:
+        """The storage's description of a file when it was opened; fetched again if that names no version."""
+        details = getattr(opened, "details", None)
+        known = self._file(name, details) if isinstance(details, dict) and "size" in details else None
+        return known if known and known.version else self._file(name, self.fs.info(name))
+
+    def _file(self, name: str, info: Mapping[str, Any]) -> File:
+        return remote_file(self.fs.unstrip_protocol(name), info)
+
+    def stat(self, path: str) -> File:
+        self.fs.invalidate_cache()
+        try:
+            info = self.fs.info(self.fs._strip_protocol(path))
+        except FileNotFoundError:
+            raise missing(path) from None
+        if info.get("type") == "directory":
+            raise missing(path)
+        return self._file(self.fs._strip_protocol(path), info)
+
+    def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
+        raise_changed(file, self.stat(file.path))
+        name = self.fs._strip_protocol(file.path)
+        inside = [(min(start, file.size), min(stop, file.size)) for start, stop in ranges]
+        spans: list[Span] = join_ranges(inside)
+        starts, stops = [span.start for span in spans], [span.stop for span in spans]
+        fetched = self.fs.cat_ranges([name] * len(spans), starts, stops, on_error="raise") if spans else []
+        return cut_ranges(inside, spans, [memoryview(part) for part in fetched])
+
+    def put_if_absent(self, path: str, content: bytes) -> File:
+        try:
+            self.fs.pipe_file(self.fs._strip_protocol(path), content, mode="create")
+        except FileExistsError:
+            if self.fs.cat_file(self.fs._strip_protocol(path)) != content:
+                raise conflict(path, "the file exists") from None
+        except (NotImplementedError, ValueError, TypeError):
+            raise refuse_writing(path, NO_CREATION) from None
+        except RowmillError:
+            raise
+        except Exception as error:  # every storage has errors of its own
+            why = mask_secrets(f"{type(error).__name__}: {error}", self._secrets)
+            raise TransientError("the storage cannot be written", where=path, why=why, do="run the job again") from None
+        return self.stat(path)
+
+    def put_if_unchanged(self, path: str, content: bytes, version: str) -> File:
+        raise self._refusal(path)
+
+    def upload(self, source: Path, path: str) -> File:
+        raise self._refusal(path)
+
+    def copy(self, source: str, path: str) -> File:
+        raise self._refusal(path)
+
+    def delete(self, paths: Iterable[str]) -> NoReturn:
+        raise self._refusal(next(iter(paths), ""))
+
+    def _refusal(self, path: str) -> JobError:
+        return refuse_writing(path, NO_CONDITION)

@@ -1,0 +1,78 @@
+"""Which store a path is in: this host's disks, an object store, or another storage that fsspec knows."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from tasks.core.redaction import plain_url
+from tasks.errors import DataError, JobError, RowmillError
+from tasks.storage.allowed_roots import is_local
+from tasks.storage.cloud_options import EXTRAS, cloud_options, kind_of, unknown_options
+from tasks.storage.credentials import mask_secrets
+from tasks.storage.fsspec_store import FsspecStore
+from tasks.storage.local_store import LocalStore
+from tasks.storage.object_store import ObjectStore, check_process
+from tasks.storage.store import Store
+
+LOCAL = LocalStore()
+CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "ROWMILL_RETRY_")  # what clients read when they are made
+
+
+def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
+    """The store that has a path; one for each bucket and process. A JobError for one that cannot be used here.
+
+    Object stores are read by obstore. Where options are set that fsspec's client alone knows, or obstore is missing,
+    they are read by that client.
+    """
+    if is_local(path):
+        return LOCAL
+    settings = dict(options or {})
+    kind = kind_of(path)
+    if kind and importlib.util.find_spec("obstore") and not unknown_options(kind, settings):
+        check_process(path)
+        bucket = "/".join(path.split("/", 3)[:3])
+        variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(CLOUD_VARIABLES)))
+        return _object_store(bucket, json.dumps(settings, sort_keys=True, default=str), variables)
+    return FsspecStore(_file_system(path, settings), settings)
+
+
+@lru_cache(maxsize=64)
+def _object_store(bucket: str, options: str, variables: tuple[tuple[str, str], ...]) -> ObjectStore:
+    settings = json.loads(options)
+    return ObjectStore(cloud_options(bucket, settings), settings)
+
+
+def _file_system(url: str, options: Mapping[str, Any]) -> Any:
+    import fsspec
+
+    try:
+        return fsspec.core.url_to_fs(url, **options)[0]
+    except ImportError as error:
+        why = str(error).partition("\n")[0]
+        do = "install the package that it names where the workers run"
+        if kind := kind_of(url):
+            why = "its client is not installed"
+            do = f"where the workers run: pip install 'rowmill[{EXTRAS[kind]}]'"
+    except ValueError as error:
+        why = str(error)
+        do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
+    except Exception as error:
+        raise unreachable(url, error, options) from None
+    raise JobError("the storage cannot be used", where=url, why=mask_secrets(why, options), do=do)
+
+
+def unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> RowmillError:
+    """The error for a storage that cannot be listed or opened."""
+    if isinstance(error, RowmillError):
+        return error
+    return DataError(
+        "the storage cannot be read",
+        where=url,
+        why=plain_url(mask_secrets(f"{type(error).__name__}: {error}", options)),
+        do="check the URL, the network, and the options that source.storage_options names",
+    )

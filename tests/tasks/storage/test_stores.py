@@ -1,0 +1,353 @@
+"""The contract of stores, on a local folder, an S3 server, and fsspec's memory where that can do it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
+from tasks.storage import local_store
+from tasks.storage.ranges import InFlight, join_ranges
+from tasks.storage.store import ConflictError, MissingFileError, Store
+from tasks.storage.stores import open_store
+from tests.object_store import fail_next, fail_share
+
+numbers = itertools.count()
+
+
+class Place:
+    """A store, a folder of its own in it, and a way to put files there past it."""
+
+    def __init__(self, root: str, options: dict[str, Any], fill: Callable[[str, bytes], object]) -> None:
+        self.root = root
+        self.store: Store = open_store(root, options)
+        self._fill = fill
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def fill(self, name: str, content: bytes = b"x") -> str:
+        self._fill(name, content)
+        return self.path(name)
+
+    def names(self, folder: str = "") -> list[str]:
+        pages = self.store.list_pages(self.path(folder) if folder else self.root)
+        return sorted(file.path.removeprefix(f"{self.root}/") for page in pages for file in page)
+
+
+def local_place(folder: Path) -> Place:
+    def fill(name: str, content: bytes) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+    return Place(str(folder), {}, fill)
+
+
+def memory_place() -> Place:
+    root = f"/stores/{next(numbers)}"
+    return Place(
+        f"memory://{root}", {}, lambda name, content: fsspec.filesystem("memory").pipe(f"{root}/{name}", content)
+    )
+
+
+def s3_place(server: Any) -> Place:
+    folder = f"stores/{next(numbers)}"
+    return Place(f"s3://shop/{folder}", server.options, lambda name, content: server.put(f"{folder}/{name}", content))
+
+
+S3 = pytest.param("s3", marks=pytest.mark.system)
+
+
+@pytest.fixture(params=["local", S3, "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "s3":
+        return s3_place(request.getfixturevalue("object_store"))
+    return memory_place() if request.param == "memory" else local_place(tmp_path)
+
+
+@pytest.fixture(params=["local", S3])
+def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return s3_place(request.getfixturevalue("object_store")) if request.param == "s3" else local_place(tmp_path)
+
+
+def test_all_files_below_a_folder_are_listed(place: Place) -> None:
+    for name in ("a.csv", "day=1/b.csv", "day=1/deep/ü #?+%2e.csv", "day=10/c.csv"):
+        place.fill(name, name.encode())
+    assert place.names() == ["a.csv", "day=1/b.csv", "day=1/deep/ü #?+%2e.csv", "day=10/c.csv"]
+    assert place.names("day=1") == ["day=1/b.csv", "day=1/deep/ü #?+%2e.csv"]
+    assert place.names("day") == []
+    assert place.names("none") == []
+    sizes = {file.path: file.size for page in place.store.list_pages(place.root) for file in page}
+    assert sizes[place.path("day=1/deep/ü #?+%2e.csv")] == 24
+
+
+def test_pages_have_a_thousand_files_at_most(place: Place) -> None:
+    for number in range(2_050):
+        place.fill(f"{number:04}")
+    assert sorted(len(page) for page in place.store.list_pages(place.root)) == [50, 1_000, 1_000]
+
+
+def test_a_file_is_described(place: Place) -> None:
+    path = place.fill("a.csv", b"12345")
+    file = place.store.stat(path)
+    assert (file.path, file.size) == (path, 5)
+    with pytest.raises(MissingFileError, match="a file is missing"):
+        place.store.stat(place.path("b.csv"))
+    place.fill("folder/a.csv")
+    with pytest.raises(MissingFileError):
+        place.store.stat(place.path("folder"))
+
+
+def test_ranges_are_those_that_are_asked_for(place: Place) -> None:
+    path = place.fill("a.bin", bytes(range(256)))
+    file = place.store.stat(path)
+    parts = place.store.read_ranges(file, [(200, 300), (0, 2), (2, 4), (10, 10), (300, 400)])
+    assert [bytes(part) for part in parts] == [bytes(range(200, 256)), b"\0\1", b"\2\3", b"", b""]
+    assert place.store.read_ranges(file, []) == []
+
+
+def test_a_file_that_changed_is_not_read(place: Place) -> None:
+    path = place.fill("a.bin", b"old..")
+    file = place.store.stat(path)
+    place.fill("a.bin", b"newer.")
+    with pytest.raises(DataError, match="changed during the run") as error:
+        place.store.read_ranges(file, [(0, 3)])
+    assert error.value.where == path
+
+
+def test_a_file_is_created_once(place: Place) -> None:
+    path = place.path("new/lock")
+    made = place.store.put_if_absent(path, b"mine")
+    assert (made.path, made.size) == (path, 4)
+    with pytest.raises(ConflictError, match="another writer was faster"):
+        place.store.put_if_absent(path, b"theirs")
+    assert place.store.put_if_absent(path, b"mine").size == 4
+    assert place.names() == ["new/lock"]
+
+
+def test_of_many_writers_one_creates(writable: Place) -> None:
+    def create(number: int) -> bool:
+        try:
+            writable.store.put_if_absent(writable.path("lock"), f"owner {number}".encode())
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(create, range(8))) == 1
+
+
+def test_a_file_is_replaced_only_if_it_is_unchanged(writable: Place) -> None:
+    store, path = writable.store, writable.path("pointer")
+    first = store.put_if_absent(path, b"1")
+    second = store.put_if_unchanged(path, b"2", first.version)
+    assert second.version not in ("", first.version)
+    assert store.stat(path).version == second.version
+    with pytest.raises(ConflictError, match="another writer was faster"):
+        store.put_if_unchanged(path, b"3", first.version)
+    assert bytes(store.read_ranges(second, [(0, 9)])[0]) == b"2"
+    assert store.put_if_unchanged(path, b"2", first.version).size == 1  # what is there is what was to be written
+    with pytest.raises(RowmillError):
+        store.put_if_unchanged(writable.path("none"), b"3", first.version)
+
+
+def test_of_many_writers_one_replaces(writable: Place) -> None:
+    first = writable.store.put_if_absent(writable.path("pointer"), b"0")
+
+    def replace(number: int) -> bool:
+        try:
+            writable.store.put_if_unchanged(writable.path("pointer"), f"owner {number}".encode(), first.version)
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(replace, range(8))) == 1
+
+
+def test_a_local_file_is_uploaded_in_parts(writable: Place, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    content = os.urandom(9 * 2**20)
+    source.write_bytes(content)
+    made = writable.store.upload(source, writable.path("up/part"))
+    assert made.size == len(content)
+    assert bytes(writable.store.read_ranges(made, [(0, len(content))])[0]) == content
+    source.write_bytes(b"small")
+    again = writable.store.upload(source, writable.path("up/part"))
+    assert (again.size, again.version != made.version) == (5, True)
+    copied = writable.store.copy(writable.path("up/part"), writable.path("up/copy"))
+    assert bytes(writable.store.read_ranges(copied, [(0, 5)])[0]) == b"small"
+    with pytest.raises(MissingFileError):
+        writable.store.copy(writable.path("none"), writable.path("up/copy"))
+
+
+def test_files_are_deleted_together(writable: Place) -> None:
+    paths = [writable.fill(f"{number}") for number in range(5)]
+    writable.store.delete([*paths[:3], writable.path("none")])
+    assert writable.names() == ["3", "4"]
+    writable.store.delete([])
+
+
+def test_what_a_storage_cannot_do_safely_is_refused_with_the_reason(tmp_path: Path) -> None:
+    place = memory_place()
+    path = place.fill("a")
+    refused: list[Callable[[], object]] = [
+        lambda: place.store.put_if_unchanged(path, b"", "1"),
+        lambda: place.store.upload(tmp_path, path),
+        lambda: place.store.copy(path, path),
+        lambda: place.store.delete([path]),
+    ]
+    for write in refused:
+        with pytest.raises(JobError, match="no put that replaces a file only if it is unchanged"):
+            write()
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: Any, target: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(local_store.os, "link", no_links)
+    with pytest.raises(JobError, match=r"no hard links \(Operation not supported\)"):
+        open_store(str(tmp_path)).put_if_absent(str(tmp_path / "a"), b"1")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Failures of a server
+
+
+@pytest.fixture
+def remote(object_store: Any) -> Place:
+    return s3_place(object_store)
+
+
+@pytest.mark.system
+def test_a_put_whose_answer_is_lost_is_known_as_this_writers_own(object_store: Any, remote: Place) -> None:
+    with object_store.proxy.failing(fail_next("put if", "lost")):
+        first = remote.store.put_if_absent(remote.path("a"), b"run 1")
+    with object_store.proxy.failing(fail_next("put if", "lost", 503, "lost")):
+        second = remote.store.put_if_unchanged(remote.path("a"), b"run 2", first.version)
+    assert remote.store.stat(remote.path("a")).version == second.version != first.version
+
+
+@pytest.mark.system
+def test_an_upload_whose_last_answer_is_lost_is_known_as_done(object_store: Any, remote: Place, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(9 * 2**20))
+    ends = iter((None, "lost"))  # the upload begins, and ends
+    with object_store.proxy.failing(lambda request: next(ends, None) if request.kind == "multipart" else None):
+        assert remote.store.upload(source, remote.path("a")).size == 9 * 2**20
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("fault", [503, 500, 429, "cut", "lost", "half"])
+def test_reads_survive_what_passes(object_store: Any, remote: Place, fault: Any) -> None:
+    path = remote.fill("a.bin", bytes(range(256)) * 4096)
+    file = remote.store.stat(path)
+    with object_store.proxy.failing(fail_next("get", fault, fault)):
+        (part,) = remote.store.read_ranges(file, [(0, file.size)])
+    assert bytes(part) == bytes(range(256)) * 4096
+
+
+@pytest.mark.system
+def test_a_storage_that_does_not_answer_is_an_error_in_the_time_that_is_set(object_store: Any) -> None:
+    store = open_store("s3://shop", {**object_store.options, "retry_seconds": 0.5})
+    with object_store.proxy.failing(fail_share(1, 0, 503)):
+        with pytest.raises(TransientError, match="the storage does not answer") as error:
+            store.stat("s3://shop/a")
+        with pytest.raises(TransientError, match=r"longer than 0\.5 s, set ROWMILL_RETRY_SECONDS"):
+            list(store.list_pages("s3://shop/a"))
+    assert error.value.where == "s3://shop/a"
+
+
+@pytest.mark.promise("listed a thousand a request", "infra/README.md#object-stores")
+@pytest.mark.system
+def test_ten_thousand_objects_are_listed_in_pages(object_store: Any, remote: Place) -> None:
+    for number in range(10_000):
+        remote.fill(f"day={number % 365}/{number}")
+    with object_store.proxy.counting() as traffic:
+        assert sum(map(len, remote.store.list_pages(remote.root))) == 10_000
+    assert traffic.by_kind == {"list": 10}
+
+
+@pytest.mark.promise("`the storage refuses this user`")
+@pytest.mark.system
+def test_what_is_missing_or_refused_is_named(object_store: Any) -> None:
+    options = object_store.options
+    with pytest.raises(DataError, match="NoSuchBucket: The specified bucket does not exist") as error:
+        list(open_store("s3://none", options).list_pages("s3://none/a"))
+    assert "testing" not in str(error.value)
+    with object_store.proxy.failing(fail_next("head", 403)), pytest.raises(JobError, match="refuses this user"):
+        open_store("s3://shop", options).stat("s3://shop/a")
+    remote = s3_place(object_store)
+    remote.fill("x//y")
+    with pytest.raises(DataError, match="give objects names without empty parts"):
+        remote.names()
+
+
+@pytest.mark.system
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # from Python 3.12 on
+def test_a_fork_is_refused_instead_of_waiting_for_ever(object_store: Any, remote: Place) -> None:
+    path = remote.fill("a")
+    file = remote.store.stat(path)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            remote.store.read_ranges(file, [(0, 1)])
+        except GiveUpError as error:
+            os.write(writes, error.what.encode())
+            with suppress(GiveUpError):
+                open_store(path, object_store.options)
+                os.write(writes, b", and opened again")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writes)
+    with os.fdopen(reads) as said:
+        assert said.read() == "an object store cannot be used in a forked process"
+
+
+# Ranges
+
+
+def test_small_gaps_are_fetched_and_large_ones_are_not() -> None:
+    needed = [(0, 1_000_000), (1_040_000, 2_000_000), (2_090_000, 3_000_000)]  # 5 % of 2.87 M are 143,500
+    assert [(s.start, s.stop) for s in join_ranges(needed)] == [(0, 3_000_000)]
+    assert [(s.start, s.stop) for s in join_ranges([*needed, (3_020_000, 3_030_000)])] == [
+        (0, 3_000_000),
+        (3_020_000, 3_030_000),
+    ]
+    far = [(0, 10 * 2**20), (10 * 2**20, 20 * 2**20)]  # neighbours that are large are fetched side by side
+    assert [(s.start, s.stop) for s in join_ranges(far)] == far
+
+
+def test_bytes_on_their_way_are_bounded() -> None:
+    bounded = InFlight(100)
+    entered: list[int] = []
+
+    def work(nbytes: int) -> None:
+        bounded.take(nbytes)
+        entered.append(nbytes)
+        bounded.give_back(nbytes)
+
+    bounded.take(60)
+    assert [bounded.take_if_free(nbytes) for nbytes in (41, 40)] == [False, True]
+    bounded.give_back(40)
+    threads = [threading.Thread(target=work, args=(nbytes,)) for nbytes in (60, 1_000)]
+    for thread in threads:
+        thread.start()
+    assert entered == []
+    bounded.give_back(60)
+    for thread in threads:
+        thread.join()
+    assert sorted(entered) == [60, 1_000]
+    assert bounded.most == 100
