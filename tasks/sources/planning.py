@@ -40,10 +40,11 @@ from tasks.sources.element_counts import with_element_rows
 from tasks.sources.exploded import as_elements, with_elements
 from tasks.sources.formats import FORMATS, TEXTS, check_settings, format_of, read_options, with_recognised
 from tasks.sources.formats.bounds import check_columns, check_depth
-from tasks.sources.formats.survey import NUMBER_TEXTS, TYPES, Inspected, line_types
+from tasks.sources.formats.survey import FILTERED, NUMBER_TEXTS, TYPES, Inspected, line_types
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import Fit, reading_of, with_layout
-from tasks.sources.uniting import RECOGNISED, United, unite_files
+from tasks.sources.row_group_filter import LEFT_OUT, leave_out_row_groups
+from tasks.sources.uniting import FILTER_NOTE, RECOGNISED, United, unite_files
 from tasks.storage import hive
 from tasks.storage.files import expand, is_remote, local_path
 
@@ -178,6 +179,11 @@ def make_plan(
     if options.get("bad_lines"):  # a line is bad by the types of what stands in it: by those of lists, not of elements
         stored = {field.name: field.type for item in files.full for field in item.schema}
         options |= {BAD: files.bad_lines, TYPES: line_types(stored, {n: written[n] for n in types.declared})}
+    # Columns that names of folders or expressions make are not those of the files.
+    in_files = Schema(one for one in columns.schema.columns if one.name not in {*folders, *columns.computed})
+    read_as, left_out = leave_out_row_groups(read_as, source.filter, in_files)
+    if left_out:
+        options |= {LEFT_OUT: left_out, FILTER_NOTE: [_left_out_text(left_out, read_as)]}
     units = _units(read_as)
     plan = Plan(
         files=tuple(item.file for item in read_as),
@@ -199,6 +205,15 @@ def make_plan(
         _check_elements(plan, source.explode)
     size = partition_size(source, plan.nbytes, sizing)
     return replace(plan, partitions=cut_partitions(plan.blocks, size, even=_by_limit(source, sizing.limit)))
+
+
+def _left_out_text(left_out: Mapping[str, Sequence[Sequence[int]]], files: Sequence[Inspected]) -> str:
+    groups = [rows for of_file in left_out.values() for _, rows in of_file]
+    count = len(groups) + sum(len(item.units) for item in files)
+    return (
+        f"source.filter leaves out {len(groups):,} of {count:,} row groups by the statistics of their columns: "
+        f"{sum(groups):,} rows are not read"
+    )
 
 
 def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_map: Callable[..., Any]) -> ListedSource:
@@ -234,8 +249,11 @@ def _inspect_files(listed: ListedSource, limits: Limits, parallel_map: Callable[
     format = listed.format
     with_bytes = [file for file in listed.files if file.size]
 
+    compared = parse(source.filter).columns if source.filter and not source.explode else ()
+    options = {**listed.options, FILTERED: sorted(compared)} if compared else listed.options
+
     def survey(files: Sequence[File]) -> list[Inspected]:
-        return FORMATS[format].survey(files, listed.options, limits, parallel_map)
+        return FORMATS[format].survey(files, options, limits, parallel_map)
 
     inspected, closed = _survey_matching_files(with_bytes, source, survey)
     full = [item for item in inspected if item.rows]

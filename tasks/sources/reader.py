@@ -43,6 +43,7 @@ from tasks.sources.formats import FORMATS, rows_of_piece
 from tasks.sources.formats.conform import MisfitError, conform, conform_column, first_fraction, with_fields
 from tasks.sources.frames import Frames
 from tasks.sources.parsed_text import is_parsed, read_parsed
+from tasks.sources.row_group_filter import LEFT_OUT
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
 from tasks.storage.files_being_read import format_files, note_activity
@@ -243,6 +244,8 @@ def file_of(plan: Plan, row: int) -> tuple[str, int] | None:
             place += 1
         file = here[place][0].file
         rest += sum(rows for piece, rows in here[:place] if piece.file == file)
+        left_out = plan.options.get(LEFT_OUT, {}).get(str(file), ())
+        rest += sum(rows for group, rows in left_out if group < here[place][0].group)
         for earlier in plan.blocks[:number]:
             rest += sum(_rows_in(plan, earlier, piece) for piece in earlier.pieces if piece.file == file)
     except (RowmillError, OSError):

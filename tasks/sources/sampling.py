@@ -22,7 +22,7 @@ from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.text_ranges import is_whole
 from tasks.sources.reader import read_pieces
-from tasks.storage.files import read_range
+from tasks.storage.files import read_text_range
 from tasks.storage.hive import parse_folder_columns
 
 ROWS = 10_000  # rows of a sample
@@ -95,7 +95,10 @@ def _first_elements(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa
 
 def _of_parquet(origin: File, piece: Piece, rows: int, schema: pa.Schema, options: ReadOptions) -> pa.Table:
     """The first rows of a row group's piece, page by page."""
-    with source_of(origin, options) as source, pq.ParquetFile(source, buffer_size=BUFFER, pre_buffer=False) as file:
+    with (
+        source_of(origin, options) as (source, footer),
+        pq.ParquetFile(source, metadata=footer, buffer_size=BUFFER, pre_buffer=False) as file,
+    ):
         start = piece.start if piece.start < rows else 0  # pages in the middle cannot be had without those before
         batches = file.iter_batches(start + rows, row_groups=[piece.group], columns=schema.names, use_threads=False)
         first = next(iter(batches), None)
@@ -113,7 +116,7 @@ def _short_range(plan: Plan, piece: Piece, dialect: Dialect) -> Piece | None:
         return None
     if piece.stop - piece.start <= TEXT_BYTES:
         return piece
-    data = read_range(file, piece.start, piece.start + TEXT_BYTES, plan.options.get("storage_options"))
+    data = read_text_range(file, piece.start, piece.start + TEXT_BYTES, plan.options)
     end = complete(data, dialect)
     return replace(piece, stop=piece.start + end) if end else None
 

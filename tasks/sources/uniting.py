@@ -25,6 +25,7 @@ APART = "apart"
 ABSENT = "absent"
 GROWN = "grown"
 RECOGNISED = "recognised"
+FILTER_NOTE = "filter_note"  # in a plan's options: what the filter leaves out by statistics, in a sentence
 
 
 @dataclass(frozen=True)
@@ -295,10 +296,10 @@ def missing_text(name: str) -> str:
 
 
 def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
-    """A sentence for each setting that a file showed, and for each used column that some files lack, or have in a
-    narrower type, or whose numbers stay text."""
+    """A sentence for each setting that a file showed, for row groups that the filter leaves out, and for each used
+    column that some files lack, or have in a narrower type, or whose numbers stay text."""
     texts = [*plan.options.get(NUMBER_TEXTS, {}).items(), *plan.options.get(GROWN, {}).items()]
-    notes = [*plan.options.get(RECOGNISED, ())]
+    notes = [*plan.options.get(RECOGNISED, ()), *plan.options.get(FILTER_NOTE, ())]
     notes += [text for name, text in texts if name in used and name in plan.schema]
     absent: dict[str, list[str]] = {}
     for number, names in plan.options.get(ABSENT, {}).items():

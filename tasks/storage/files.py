@@ -1,5 +1,5 @@
 # Paths may be URLs, and thousands of them are quicker as strings.
-# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120, PTH122, PTH123, PTH206, PTH207
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH114, PTH116, PTH118, PTH120, PTH122, PTH206, PTH207
 """Source paths: listed in one order on every machine, opened on local disks and on whatever fsspec knows, and looked at
 again when a stage ends."""
 
@@ -18,22 +18,33 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, suppress
+from itertools import islice, takewhile
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from tasks.core.plan import File
-from tasks.errors import DataError, JobError, NoInputError, few, near
+from tasks.core.plan import OPTION, File
+from tasks.errors import DataError, JobError, NoInputError, RowmillError, TransientError, few, near
 from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.documents import make_damage_error
-from tasks.storage.lake_tables import refuse_in_table, refuse_remote_log, refuse_remote_table, refuse_table_with
+from tasks.storage.fetch_cache import KeptReads, cache_beside
+from tasks.storage.lake_tables import (
+    find_log,
+    refuse_in_table,
+    refuse_remote_log,
+    refuse_remote_logs_in,
+    refuse_remote_table,
+    refuse_table_with,
+)
 from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, find_description, output_of, read_latest
-from tasks.storage.source_changes import check_opened, file_of, forget_folders, raise_changed, remote_file
+from tasks.storage.range_file import RangeFile
+from tasks.storage.source_changes import file_of, forget_folders, raise_changed
+from tasks.storage.store import MissingFileError, Store
+from tasks.storage.stores import open_store, unreachable
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
 DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
@@ -41,6 +52,8 @@ FOLDER_MARKS = ("/", "_$folder$")  # ends of empty objects that stand for folder
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
 LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
+FEW_LOOKUPS = 50  # of files one by one; more are listed
+MOST_OTHERS = 20  # files that are listed in vain for each that is wanted: fifty times as many come with a request
 STEP = 16 * 2**20  # bytes that are decompressed at a time
 COMPRESSIONS = {
     ".gz": "gzip",
@@ -365,73 +378,114 @@ def _newest(folder: str) -> str:
 
 
 def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
-    fs, path = _remote(url, options)
+    store = open_store(url, options)
     try:
-        return _list_remote_files(fs, path, url)
-    except DataError:
-        raise
+        files = _list_remote_files(store, store.full_path(url))
     except Exception as error:  # every storage has errors of its own
-        raise _unreachable(url, error, options) from None
+        raise unreachable(url, error, options) from None
+    counted = [file for file in files if file.size != 0 or not file.path.endswith(FOLDER_MARKS)]
+    return sorted(counted, key=lambda file: file.path.encode())
 
 
-def _remote(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
-    """The file system of a URL and the path in it; a JobError for one that cannot be used here."""
-    import fsspec
-
-    try:
-        fs, path = fsspec.core.url_to_fs(url, **(options or {}))
-        return fs, path
-    except ImportError as error:
-        why = str(error).partition("\n")[0]
-        do = "install the package that it names where the workers run"
-    except ValueError as error:
-        why = str(error)
-        do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
-    except Exception as error:
-        raise _unreachable(url, error, options) from None
-    raise JobError("the storage cannot be used", where=url, why=mask_secrets(why, options), do=do)
+def _list_remote_files(store: Store, path: str) -> list[File]:
+    with suppress(MissingFileError):
+        return [store.stat(path)]
+    files = _below(store, path)
+    if files or not MAGIC.search(path):
+        refuse_remote_table(store, path)
+        return files
+    return _match_remote_pattern(store, path)
 
 
-def _unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> DataError:
-    return DataError(
-        "the storage cannot be read",
-        where=url,
-        why=mask_secrets(f"{type(error).__name__}: {error}", options),
-        do="check the URL, the network, and the options that source.storage_options names",
-    )
+def _below(store: Store, folder: str) -> list[File]:
+    """The files below a folder of a storage that count."""
+    files = [file for page in store.list_pages(folder) for file in page]
+    refuse_remote_log(file.path for file in files)
+    return [file for file in files if _visible(file.path.removeprefix(folder).strip("/"))]
 
 
-def _list_remote_files(fs: Any, path: str, url: str) -> list[File]:
-    fs.invalidate_cache()  # drops earlier listings of this process
-    if any(c in url for c in "*?[") and not fs.exists(path):
-        infos = _match_remote_pattern(fs, path)
-    elif fs.isfile(path):
-        infos = {path: fs.info(path)}
-    elif fs.exists(path):
-        infos = _below(fs, path)
-        refuse_remote_table(fs, [path.rstrip("/")])
+def _match_remote_pattern(store: Store, pattern: str) -> list[File]:
+    """What `_matches` finds of a local pattern, of a storage.
+
+    Where folders of the first level do not match, only those that do are listed; else all is listed with one prefix.
+    """
+    matching = RemotePattern(pattern)
+    refuse_remote_table(store, matching.root)
+    files: list[File] = []
+    if "**" in pattern:
+        prefixes = [matching.root]
     else:
-        infos = {}
-    names = [name for name, info in infos.items() if info.get("size") != 0 or not name.endswith(FOLDER_MARKS)]
-    return [remote_file(fs.unstrip_protocol(name), infos[name]) for name in sorted(names, key=str.encode)]
-
-
-def _match_remote_pattern(fs: Any, pattern: str) -> dict[str, dict[str, Any]]:
-    """What `_matches` finds of a local pattern, of a storage: name and description of each file."""
-    matches = {name: info for name, info in fs.glob(pattern, detail=True).items() if _meant(name, pattern)}
-    files = {name: info for name, info in matches.items() if info["type"] == "file"}
-    refuse_remote_table(fs, _folders_of_pattern(pattern))
-    if "**" not in pattern:
-        for folder in [name for name, info in matches.items() if info["type"] == "directory"]:
-            files |= _below(fs, folder)
+        here, folders = store.list_folder(matching.root)
+        refuse_remote_logs_in(store, here, folders)
+        files = [file for file in here if matching.means(file.path)]
+        prefixes = [folder for folder in folders if matching.leads_through(folder)]
+        if len(prefixes) > 1 and len(prefixes) == len(folders):
+            prefixes = [matching.root]
+            files = []
+    for prefix in prefixes:
+        for page in store.list_pages(prefix):
+            matching.refuse_logs(page)
+            files += [file for file in page if matching.means(file.path)]
     return files
 
 
-def _below(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
-    """Name and description of each file below a folder of a storage."""
-    inside = fs.find(folder, detail=True)
-    refuse_remote_log(fs, inside)
-    return {name: info for name, info in inside.items() if _visible(name.removeprefix(folder).strip("/"))}
+class RemotePattern:
+    """A pattern of files of a storage. Without `**` it means files that it matches and all in folders that it
+    matches."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        folders = [*_folders_of_pattern(pattern)]
+        self.root = folders[0]
+        self._recursive = "**" in pattern
+        self._regex = self._compiled(pattern)
+        self._through = [self._compiled(folder) for folder in folders]
+        self._known: dict[str, bool] = {}
+
+    def _compiled(self, pattern: str) -> re.Pattern[str]:
+        from fsspec.utils import glob_translate
+
+        return re.compile(glob_translate(pattern.partition("://")[2]))
+
+    def means(self, path: str) -> bool:
+        """Whether a file counts."""
+        if self._matches(path):
+            return True
+        folder = self._folder_of(path)
+        return folder is not None and _visible(path[len(folder) :].strip("/"))
+
+    def leads_through(self, folder: str) -> bool:
+        """Whether files below a folder may count."""
+        bare = folder.partition("://")[2]
+        inside = any(regex.match(bare) for regex in self._through) and _meant(folder, self.pattern)
+        return inside or self._folder_of(f"{folder}/") is not None
+
+    def refuse_logs(self, files: Sequence[File]) -> None:
+        """A DataError for a log of a table that the pattern leads through, or whose folder it matches."""
+        for file in files:
+            log = find_log(file.path)
+            if log is None:
+                continue
+            bare = log[0].partition("://")[2]
+            within = self._folder_of(file.path) is not None
+            if within or self._recursive or any(regex.match(bare) for regex in self._through):
+                refuse_remote_log([file.path])
+
+    def _matches(self, path: str) -> bool:
+        return bool(self._regex.match(path.partition("://")[2])) and _meant(path, self.pattern)
+
+    def _folder_of(self, path: str) -> str | None:
+        """The folder around a file that the pattern matches."""
+        if self._recursive:
+            return None
+        folder = path.rpartition("/")[0]
+        while len(folder) > len(self.root):
+            if folder not in self._known:
+                self._known[folder] = self._matches(folder)
+            if self._known[folder]:
+                return folder
+            folder = folder.rpartition("/")[0]
+        return None
 
 
 def _folders_of_pattern(pattern: str) -> Iterator[str]:
@@ -448,10 +502,10 @@ def _folders_of_pattern(pattern: str) -> Iterator[str]:
 
 def info_of(url: str, options: Mapping[str, Any] | None = None) -> File:
     """A file of a storage as it is now; a DataError if it is not there."""
-    fs, name = _remote(url, options)
     try:
-        fs.invalidate_cache()  # drops earlier listings, which may be out of date
-        return remote_file(url, fs.info(name))
+        return open_store(url, options).stat(url)
+    except (JobError, TransientError):
+        raise
     except Exception as error:
         raise unreadable(url, error, options) from None
 
@@ -467,10 +521,37 @@ def check_unchanged(files: Sequence[File], options: Mapping[str, Any] | None = N
             except OSError as error:
                 raise _make_missing_file_error(file, error.strerror or str(error)) from None
             raise_changed(file, now)
-    if remote:
-        with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(remote))) as threads:
-            for file, now in zip(remote, threads.map(lambda f: info_of(f.path, options), remote), strict=True):
+    now_listed = _list_again(remote, options) if len(remote) > FEW_LOOKUPS else {}
+    for file in remote:
+        if file.path in now_listed:
+            raise_changed(file, now_listed[file.path])
+    rest = [file for file in remote if file.path not in now_listed]
+    if rest:
+        with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(rest))) as threads:
+            for file, now in zip(rest, threads.map(lambda f: info_of(f.path, options), rest), strict=True):
                 raise_changed(file, now)
+
+
+def _list_again(files: Sequence[File], options: Mapping[str, Any] | None) -> dict[str, File]:
+    """Files of one storage as a listing of the folder around them shows them, by path; those that are found before most
+    of what is listed are other files."""
+    folders = {file.path.rpartition("/")[0] for file in files}
+    pairs = zip(min(folders).split("/"), max(folders).split("/"), strict=False)
+    prefix = "/".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if prefix.count("/") < 2:  # of several buckets
+        return {}
+    store = open_store(prefix, options)
+    if not store.lists_versions:
+        return {}
+    wanted = {file.path for file in files}
+    listed: dict[str, File] = {}
+    others = 0
+    for page in store.list_pages(prefix):
+        listed |= {file.path: file for file in page if file.path in wanted}
+        others += sum(file.path not in wanted for file in page)
+        if len(listed) == len(wanted) or others > MOST_OTHERS * len(wanted):
+            break
+    return listed
 
 
 def _make_missing_file_error(file: File, why: str) -> DataError:
@@ -488,48 +569,10 @@ def open_binary(path: str | File, options: Mapping[str, Any] | None = None) -> B
     From a remote storage, each read fetches exactly its own bytes.
     """
     file, path = (path, path.path) if isinstance(path, File) else (None, path)
-    if is_remote(path):
-        return _open_remote(path, file, options)
     try:
-        opened = open(local_path(path), "rb", buffering=0)  # noqa: SIM115
-    except OSError as error:
-        raise unreadable(path, error) from None
-    if file is not None:
-        try:
-            check_opened(file, opened.fileno())
-        except BaseException:
-            opened.close()
-            raise
-    return cast("BinaryIO", opened)
-
-
-def _open_remote(url: str, file: File | None, options: Mapping[str, Any] | None) -> BinaryIO:
-    fs, name = _remote(url, options)
-    try:
-        fs.invalidate_cache()
-        opened = _exactly(fs, name)
-        if file is not None:
-            raise_changed(file, _as_opened(fs, name, url, opened))
-    except DataError:
-        raise
+        return open_store(path, options).open(path, file)
     except Exception as error:
-        raise unreadable(url, error, options) from None
-    return opened
-
-
-def _as_opened(fs: Any, name: str, url: str, opened: object) -> File:
-    """The storage's description of a file when it was opened; fetched again if that names no version."""
-    details = getattr(opened, "details", None)
-    known = remote_file(url, details) if isinstance(details, dict) and "size" in details else None
-    return known if known and known.version else remote_file(url, fs.info(name))
-
-
-def _exactly(fs: Any, name: str) -> BinaryIO:
-    """Open a file of a storage without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
-    try:
-        return cast("BinaryIO", fs.open(name, "rb", cache_type="none"))
-    except TypeError:  # a file system that takes none of these options
-        return cast("BinaryIO", fs.open(name, "rb"))
+        raise reading_error(path, error, options) from None
 
 
 @contextmanager
@@ -556,6 +599,30 @@ def read_range(path: str | File, start: int, stop: int, options: Mapping[str, An
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def read_text_range(file: File, start: int, stop: int, options: Mapping[str, Any]) -> bytes:
+    """`read_range` by options of readers: what a storage names a version of is fetched once, and kept on this host."""
+    storage = options.get("storage_options")
+    if not _is_kept(file):
+        return read_range(file, start, stop, storage)
+    try:
+        return cache_beside(options.get(OPTION)).read(open_store(file.path, storage), file, start, stop)
+    except Exception as error:
+        raise reading_error(file.path, error, storage) from None
+
+
+def open_text(file: File, options: Mapping[str, Any]) -> BinaryIO:
+    """`open_binary` by options of readers, as `read_text_range` reads."""
+    storage = options.get("storage_options")
+    if not _is_kept(file):
+        return open_binary(file, storage)
+    store = KeptReads(cache_beside(options.get(OPTION)), open_store(file.path, storage))
+    return cast("BinaryIO", RangeFile(store, file))
+
+
+def _is_kept(file: File) -> bool:
+    return bool(file.version) and is_remote(file.path)
+
+
 def compression(file: File, options: Mapping[str, Any] | None = None) -> str | None:
     """The compression of a file: what its first bytes say; that of its suffix where they are neither a signature nor
     ASCII text."""
@@ -573,22 +640,32 @@ def _codec(path: str, start: bytes) -> str | None:
     return COMPRESSIONS.get(os.path.splitext(path)[1].lower())
 
 
-def read_all(file: File, options: Mapping[str, Any] | None = None, length: int | None = None) -> bytes:
+def read_all(
+    file: File,
+    options: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    opened: BinaryIO | None = None,
+) -> bytes:
     """The whole content of a file or its first `length` bytes, decompressed; of a zip file, of its first member."""
-    return read_members(file, options, length)[0][1]
+    return read_members(file, options, length, opened=opened)[0][1]
 
 
 def read_members(
-    source: File, options: Mapping[str, Any] | None = None, length: int | None = None, most: int | None = None
+    source: File,
+    options: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    most: int | None = None,
+    opened: BinaryIO | None = None,
 ) -> list[tuple[str, bytes]]:
     """(name, content) of each file in a zip file; of any other file its own, decompressed. With `length` the first so
     many bytes of the first one.
 
-    OverflowError where all decompress to more than `most` bytes; no more than these are ever in memory.
+    OverflowError where all decompress to more than `most` bytes; no more than these are ever in memory. `opened`: the
+    file, where it is open already; it is closed.
     """
     name = source.path
     codec = compression(source, options)
-    with open_binary(source, options) as file:
+    with opened or open_binary(source, options) as file:
         try:
             if codec is None:
                 return [(name, file.read(-1 if length is None else length))]
@@ -643,6 +720,8 @@ def _decompressing(path: str, packed: BinaryIO, codec: str) -> Iterator[tuple[st
 
 def reading_error(path: str, error: Exception, options: Mapping[str, Any] | None) -> Exception:
     """A DataError for a failed read; on a local disk, errors of other kinds stay: they are defects of rowmill."""
+    if isinstance(error, RowmillError):
+        return error
     expected = is_remote(path) or isinstance(error, (OSError, EOFError, pa.ArrowException, *DECODING))
     return unreadable(path, error, options) if expected else error
 

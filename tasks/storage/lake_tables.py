@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
-from tasks.errors import DataError
+from tasks.core.plan import File
+from tasks.errors import DataError, RowmillError
+from tasks.storage.store import Store
 
 STREAM = "Spark stream"
 # by the name in the table's folder; Hudi also marks the folder of each partition
@@ -49,37 +50,46 @@ def refuse_in_table(folder: str) -> None:
         refuse_table_with(names, place)
 
 
-def refuse_remote_log(fs: Any, files: Iterable[str]) -> None:
-    """A DataError if one of these files of a storage is of the log of such a table."""
+def refuse_remote_log(files: Iterable[str]) -> None:
+    """A DataError if one of these files of a storage, or folders that end with a slash, is of the log of such a
+    table."""
     for file in files:
-        _refuse_log(fs, file)
+        if log := find_log(file):
+            raise _is_table(*log)
 
 
-def refuse_remote_table(fs: Any, folders: Iterable[str]) -> None:
-    """A DataError if one of these folders of a storage, or patterns of folders, is such a table, or one in which such a
-    table puts its files."""
-    places = (place for folder in folders for place in _with_tables_above(folder))
-    for place in dict.fromkeys(places):  # each place costs requests, and partitions share those above them
-        for name in (*MARKS, f"{METADATA}/*.metadata.json*"):
-            _look_for(fs, f"{place}/{name}")
+def refuse_remote_table(store: Store, folder: str) -> None:
+    """A DataError if a folder of a storage is one in which such a table puts its files. The folder itself is not looked
+    at."""
+    for place in [*_with_tables_above(folder)][1:]:
+        if place.endswith(":/"):
+            return
+        try:
+            files, folders = store.list_folder(place)
+            refuse_remote_logs_in(store, files, folders)
+        except DataError:
+            raise
+        except (RowmillError, PermissionError):  # above the folder that this user may read
+            return
 
 
-def _look_for(fs: Any, pattern: str) -> None:
-    try:
-        logs = fs.glob(pattern)
-    except PermissionError:  # above the folder that this user may read
-        return
-    refuse_remote_log(fs, logs)
+def refuse_remote_logs_in(store: Store, files: Iterable[File], folders: Collection[str]) -> None:
+    """A DataError if a folder of a storage, which has these files and folders, is such a table."""
+    refuse_remote_log([*(file.path for file in files), *(f"{name}/" for name in folders)])
+    for name in folders:
+        if name.endswith(f"/{METADATA}"):
+            refuse_remote_log(file.path for file in store.list_folder(name)[0])
 
 
-def _refuse_log(fs: Any, file: str) -> None:
-    """A DataError if a name is one of a table's log."""
+def find_log(file: str) -> tuple[str, str] | None:
+    """The folder and the kind of the table of whose log a file of a storage is, by its name."""
     parts = file.rstrip("/").split("/")
     for number, part in enumerate(parts):
         if part in MARKS:
-            raise _is_table(fs.unstrip_protocol("/".join(parts[:number])), MARKS[part])
+            return "/".join(parts[:number]), MARKS[part]
     if METADATA in parts[-2:-1] and ICEBERG.fullmatch(parts[-1]):
-        raise _is_table(fs.unstrip_protocol("/".join(parts[:-2])), "Iceberg")
+        return "/".join(parts[:-2]), "Iceberg"
+    return None
 
 
 def _has_iceberg_metadata(folder: str) -> bool:

@@ -57,6 +57,7 @@ WORK = re.compile(
     rf"|(repeated(train|valid|test|learn-from)?|split)\.scratch/rowmill-[0-9a-f]+/partition-\d+\.(arrow|json){TEMPORARY}"
     rf"|samples/[a-z_-]+\.json{TEMPORARY}"
     r"|reading/[^/]+"
+    r"|fetched/[0-9a-f]{32}(\.marks)?"
     rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?(_(manifest|gate|profile|published)\.json|_report\.html|_performance\.html|_metadata"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -19,39 +19,31 @@ from tasks.errors import DataError
 from tasks.sources.formats import julian_days, parquet_int96
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validate_table
 from tasks.sources.formats.conform import conform
-from tasks.sources.formats.survey import Inspected
-from tasks.storage.files import is_remote, open_binary, open_planned_path, read_range
+from tasks.sources.formats.parquet_bounds import bounds_of
+from tasks.sources.formats.parquet_chunks import broken, footer_of, footers, open_ahead, read_footer
+from tasks.sources.formats.survey import FILTERED, Inspected
+from tasks.storage.files import is_remote, open_binary, open_planned_path
 
-TAIL = 64 * 2**10
 DESCRIPTOR = re.compile(r"/proc/self/fd/\d+")
 PLAIN_BYTES = 2**30  # of a column, at most: an array of plain strings holds less than twice as many
 
 
 def inspect(file: File, options: ReadOptions) -> Inspected:
     """Schema and row groups of one file, from one read of its end; the digest is the footer's sha256."""
-    storage = options.get("storage_options")
-    if file.size == 0:
-        raise _make_broken_file_error(file.path, "the file is empty (0 bytes)")
-    tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
-    if tail[-4:] != b"PAR1" or len(tail) < 12:
-        raise _make_broken_file_error(
-            file.path, "it does not end in PAR1, as whole Parquet files do: it was cut off, or it is another format"
-        )
-    footer = int.from_bytes(tail[-8:-4], "little") + 8
-    if footer > len(tail):
-        tail = read_range(file, max(0, file.size - footer), file.size, storage)
-    tail = tail[-footer:]
+    tail = read_footer(file, options.get("storage_options"))
     try:
         opened = pq.ParquetFile(pa.BufferReader(tail))
         metadata = opened.metadata
         schema = readable(opened.schema_arrow)
         units = tuple(_units(metadata, schema))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _make_broken_file_error(file.path, str(error)) from None
+        raise broken(file.path, str(error)) from None
+    footers.keep(file, metadata, len(tail))
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
     on_host |= {*julian_days.columns_of(metadata)}
     file = replace(file, digest=hashlib.sha256(tail).hexdigest())
-    return Inspected(file, schema, units, tuple(sorted(on_host)))
+    bounds = bounds_of(metadata, schema, {*options.get(FILTERED, ())} - on_host)
+    return Inspected(file, schema, units, tuple(sorted(on_host)), bounds)
 
 
 def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
@@ -97,52 +89,50 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     Strings of the columns `options["plain"]` come plain where the files hold most of them so: to make a dictionary of
     them takes several times as long as to read them.
     """
+    runs = [(files[number], list(run)) for number, run in groupby(rows_together(pieces), key=lambda piece: piece.file)]
     tables = []
-    for number, run in groupby(rows_together(pieces), key=lambda piece: piece.file):
-        tables.append(_read_file(files[number], list(run), schema, options))
+    with closing(_open_each(runs, schema.names, options)) as sources:
+        for (file, run), (source, footer) in zip(runs, sources, strict=True):
+            tables.append(_read_file(file, run, schema, options, source, footer))
     if len(tables) == 1:
         return tables[0]
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
     return pa.concat_tables(conform(t, schema, plain) for t in tables).unify_dictionaries()
 
 
+def _open_each(
+    runs: Sequence[tuple[File, Sequence[Piece]]], names: Collection[str], options: ReadOptions
+) -> Generator[tuple[Any, pq.FileMetaData], None, None]:
+    """For each file the source from which Arrow reads it, and its footer; to be closed."""
+    storage = options.get("storage_options")
+    remote = [(file, {piece.group for piece in pieces}) for file, pieces in runs if is_remote(file.path)]
+    if len(remote) == len(runs):
+        yield from open_ahead(remote, names, storage)
+        return
+    for file, _ in runs:
+        with source_of(file, options) as (source, footer):
+            yield source, footer
+
+
 @contextmanager
-def source_of(file: File, options: ReadOptions) -> Iterator[Any]:
-    """The open source from which Arrow reads a file, after a check that it is the file of the plan."""
+def source_of(file: File, options: ReadOptions) -> Iterator[tuple[Any, pq.FileMetaData]]:
+    """The open source from which Arrow reads a file, after a check that it is the file of the plan, and its footer."""
     if is_remote(file.path):
-        with open_binary(file, options.get("storage_options")) as opened:
-            yield opened
+        storage = options.get("storage_options")
+        with open_binary(file, storage) as opened:
+            yield opened, footer_of(file, storage)
     else:
         with open_planned_path(file) as name:
-            yield name
+            with _named_errors(file.path):
+                footer = pq.read_metadata(name)
+            yield name, footer
 
 
-def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: ReadOptions) -> pa.Table:
-    strings = [f.name for f in schema if pa.types.is_string(f.type)]
-    path = file.path
-    remote = is_remote(file.path)
+@contextmanager
+def _named_errors(path: str) -> Iterator[None]:
+    """A DataError that names the file where Arrow cannot read it."""
     try:
-        with source_of(file, options) as source:
-            footer = pq.read_metadata(source)
-            chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
-            plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
-            encoded = [
-                name for name in strings if name in chunks and name not in plain and not _are_delta(chunks[name])
-            ]
-            with pq.ParquetFile(
-                source, metadata=footer, read_dictionary=encoded, memory_map=not remote, pre_buffer=remote
-            ) as opened:
-                table = _read_runs(opened, pieces, schema.names)
-            validate_table(table, encoded=True)
-            wide = [name for name in parquet_int96.columns_of(footer.schema) if name in schema.names]
-            if wide:
-                with pq.ParquetFile(
-                    source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=remote
-                ) as opened:
-                    table = parquet_int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
-            julian = [name for name in julian_days.columns_of(footer) if name in schema.names]
-            table = julian_days.of_parquet(table, julian, footer, path)
-        return conform(table, schema, plain)
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, IndexError) as error:
         raise DataError(
             "a Parquet file cannot be read as its footer promises",
@@ -150,6 +140,35 @@ def _read_file(file: File, pieces: list[Piece], schema: pa.Schema, options: Read
             why=DESCRIPTOR.sub(path, str(error).split("\n")[0]),
             do="write the file again, or leave it out of source.path",
         ) from None
+
+
+def _read_file(
+    file: File,
+    pieces: list[Piece],
+    schema: pa.Schema,
+    options: ReadOptions,
+    source: Any,
+    footer: pq.FileMetaData,
+) -> pa.Table:
+    strings = [f.name for f in schema if pa.types.is_string(f.type)]
+    path = file.path
+    local = isinstance(source, str)
+    with _named_errors(path):
+        chunks = _chunks(footer, {piece.group for piece in pieces}, strings)
+        plain = {name for name in options.get("plain", ()) if _are_plain(chunks.get(name, []))}
+        encoded = [name for name in strings if name in chunks and name not in plain and not _are_delta(chunks[name])]
+        with pq.ParquetFile(
+            source, metadata=footer, read_dictionary=encoded, memory_map=local, pre_buffer=False
+        ) as opened:
+            table = _read_runs(opened, pieces, schema.names)
+        validate_table(table, encoded=True)
+        wide = [name for name in parquet_int96.columns_of(footer.schema) if name in schema.names]
+        if wide:
+            with pq.ParquetFile(source, metadata=footer, coerce_int96_timestamp_unit="us", pre_buffer=False) as opened:
+                table = parquet_int96.in_range(table, _read_runs(opened, pieces, wide), schema, path)
+        julian = [name for name in julian_days.columns_of(footer) if name in schema.names]
+        table = julian_days.of_parquet(table, julian, footer, path)
+        return conform(table, schema, plain)
 
 
 def _chunks(
@@ -221,12 +240,3 @@ def _read_groups(file: pq.ParquetFile, run: _RowGroupRun, names: list[str]) -> p
         if row >= run.stop:
             break
     return pa.Table.from_batches(batches)
-
-
-def _make_broken_file_error(path: str, why: str) -> DataError:
-    return DataError(
-        "this is not a whole Parquet file",
-        where=path,
-        why=why.split("\n")[0],
-        do="write it again, leave it out of source.path, or say its format in source.format",
-    )

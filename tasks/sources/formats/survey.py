@@ -14,12 +14,14 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.plan import File, Limits, ReadOptions, Unit
 from tasks.core.schema import own_names, two_columns
 from tasks.core.unforeseen_errors import at
+from tasks.sources.formats.parquet_bounds import Bounds
 from tasks.sources.formats.readable_lines import BadLines
 from tasks.storage.files_being_read import note_activity
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
 NUMBER_TEXTS = "number_texts"
 TYPES = "types"
+FILTERED = "filtered"  # in the options of a survey: the columns that the filter compares
 
 Apart = tuple[str, str, str, str]  # what, where, why and do of the error for a column that cannot be used
 
@@ -29,6 +31,7 @@ class Inspected:
     """The file with its digest, its schema, and its units in order (their pieces say file 0: ingest numbers files).
 
     Only the host's readers read the columns `on_host` as they are stored; cuDF's readers would give other values.
+    `bounds` are those of the columns that the filter compares, for each unit.
     `grown` has a sentence for each column of text whose type is wider than that of an earlier file, `number_texts` one
     for each whose numbers stay text. `bad` are the lines of a text file that are left out, since they cannot be read.
     Where several columns have one name, the schema has a name of its own for each, and `repeated` the error for those
@@ -39,6 +42,7 @@ class Inspected:
     schema: pa.Schema
     units: tuple[Unit, ...]
     on_host: tuple[str, ...] = ()
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     grown: Mapping[str, str] = field(default_factory=dict)
     bad: BadLines | None = None
     number_texts: Mapping[str, str] = field(default_factory=dict)

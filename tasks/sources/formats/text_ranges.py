@@ -44,7 +44,7 @@ from tasks.sources.formats.record_ends import (
     scan,
     scan_exactly,
 )
-from tasks.storage.files import compression, read_all, read_members, read_range
+from tasks.storage.files import compression, open_text, read_all, read_members, read_text_range
 
 EDGE = 64 * 2**10
 SAMPLE = 16 * 2**20  # bytes of the first file that its columns' types are inferred from
@@ -87,9 +87,8 @@ class Range:
 
 def head(options: ReadOptions, dialect: Dialect, header: bool, file: File) -> Head:
     """The digest and the first record of one file."""
-    storage = options.get("storage_options")
-    ends = [read_range(file, 0, min(EDGE, file.size), storage)]
-    ends.append(read_range(file, max(0, file.size - EDGE), file.size, storage))
+    ends = [read_text_range(file, 0, min(EDGE, file.size), options)]
+    ends.append(read_text_range(file, max(0, file.size - EDGE), file.size, options))
     digest = hashlib.sha256(repr((file.size, file.mtime)).encode() + b"".join(ends)).hexdigest()
     length = EDGE
     most = record_limit(options)
@@ -197,12 +196,12 @@ def beginning(file: File, length: int, options: ReadOptions) -> tuple[bytes, boo
         data = decompress_file(file, options)
         return data[:length], len(data) <= length
     if becomes_utf8(options):
-        data = read_all(file, storage, 4 * length + 4)
+        data = read_all(file, storage, 4 * length + 4, open_text(file, options))
         return _as_utf8(data, file.path, options, whole := len(data) < 4 * length + 4), whole
     if codec:
-        data = read_all(file, storage, length)
+        data = read_all(file, storage, length, open_text(file, options))
         return data, len(data) < length
-    return read_range(file, 0, min(length, file.size), storage), length >= file.size
+    return read_text_range(file, 0, min(length, file.size), options), length >= file.size
 
 
 def is_whole(file: File, options: ReadOptions) -> bool:
@@ -500,7 +499,7 @@ def records_in_order(
     while stop < head.file.size:
         begin = stop
         stop = min(stop + range_bytes, head.file.size)
-        part = read_range(head.file, begin, stop, options.get("storage_options"))
+        part = read_text_range(head.file, begin, stop, options)
         if len(part) < stop - begin:
             raise _shrank(head.file.path)
         rest += part
@@ -553,7 +552,7 @@ def _scan_batch(options: ReadOptions, dialect: Dialect, ranges: Sequence[Range])
 
 def _with_margins(item: Range, options: ReadOptions, behind: int = 1) -> tuple[bytes, int, int]:
     begin = max(0, item.start - 2)
-    data = read_range(item.file, begin, min(item.stop + behind, item.file.size), options.get("storage_options"))
+    data = read_text_range(item.file, begin, min(item.stop + behind, item.file.size), options)
     return data, item.start - begin, item.stop - begin
 
 
@@ -636,11 +635,10 @@ def is_sifted(file: File, options: ReadOptions) -> bool:
 
 def piece_bytes(file: File, piece: Piece, options: ReadOptions) -> bytes:
     """The records of a piece as they stand in the file, decompressed."""
-    storage = options.get("storage_options")
     if is_whole(file, options):
         data = decompress_file(file, options)[piece.start : piece.stop]
     else:
-        data = read_range(file, piece.start, piece.stop, storage)
+        data = read_text_range(file, piece.start, piece.stop, options)
     check_lines(data, file.path, options)
     return data
 
@@ -649,7 +647,7 @@ def decompress_file(file: File, options: ReadOptions) -> bytes:
     """The content of a compressed file, as UTF-8; a DataError where it is more than `source.max_block_bytes`."""
     most = block_limit(options)
     try:
-        members = read_members(file, options.get("storage_options"), most=most)
+        members = read_members(file, options.get("storage_options"), most=most, opened=open_text(file, options))
     except OverflowError:
         raise too_large(file.path, "a compressed text file is read as a whole", most) from None
     texts = [(name, _as_utf8(data, file.path, options, True)) for name, data in members]
