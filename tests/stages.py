@@ -8,7 +8,7 @@ from typing import Any
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import StageResult
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.run.run import execute_on, run
 from tasks.stages.commit import RunReport
@@ -51,6 +51,6 @@ def report_of(request: Request) -> RunReport:
     job = {name: sections[name] for name in ("source", "output", "run")} | {"graph": request.graph}
     staging = request.staging
     return ReportWriter(
-        staging.folder, staging.target, request.splits, lambda split: PlanOf(request).plan(split), job,
+        staging.folder, staging.target, request.splits, lambda split: SavedPlans(request).plan(split), job,
         wanted=request.run.report,
     )  # fmt: skip

@@ -255,7 +255,7 @@ def test_the_files_on_the_way_of_a_partition_are_those_that_a_run_writes(tmp_pat
         for stage in (transform.transform, shuffle_write.shuffle_write):
             done.append(stage(request, "", pool))
             seen |= {str(p.relative_to(request.staging.folder)) for p in request.staging.folder.rglob("*.*")}
-        with commit.Closing(request, report_of(request)) as closing:
+        with commit.CommitPreparation(request, report_of(request)) as closing:
             commit.commit(request, done, closing=closing)
     seen |= {str(p.relative_to(tmp_path / "out" / "toy")) for p in (tmp_path / "out" / "toy").iterdir()}
     named = [

@@ -29,7 +29,7 @@ def diff(
 
       rowmill diff out/nightly/v0006 v0007
     """
-    from tasks.gate.comparison import difference
+    from tasks.gate.comparison import compare_outputs
     from tasks.storage.own_files import SPLITS
 
     first = _output(before)
@@ -40,7 +40,7 @@ def diff(
     else:
         pairs = [(first, second)]
     for one, other in pairs:
-        _show(difference(_side(one, first), _side(other, second)), all_)
+        _show(compare_outputs(_side(one, first), _side(other, second)), all_)
 
 
 def contract(
@@ -139,14 +139,14 @@ def _show(result: Any, every: bool) -> None:
 
 def _show_distributions(result: Any, every: bool) -> None:
     """Print the cells of distributions: of each column, or of the five that moved most the five largest changes."""
-    from tasks.gate.contract_values import percent
+    from tasks.gate.contract_values import format_percent
 
     chosen = result.distributions if every else [one for one in result.distributions if one.jensen_shannon > 0][:5]
     for one in chosen:
         cells = list(zip(one.labels, one.before, one.now, strict=True))
         if not every:
             cells = sorted(cells, key=lambda cell: -abs(cell[1] - cell[2]))[:5]
-        rows = [(label, percent(a), percent(b), f"{100 * (b - a):+.3g} points") for label, a, b in cells]
+        rows = [(label, format_percent(a), format_percent(b), f"{100 * (b - a):+.3g} points") for label, a, b in cells]
         heads = ("", f"{result.before.name}>", f"{result.now.name}>", "change>")
         _print_rows(f"{one.column}", heads, rows)
 

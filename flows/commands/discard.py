@@ -165,10 +165,10 @@ def restore_version(out: Path, who: str | None = None) -> list[str]:
 def _put_restored(version: Path, known: DiscardMark, who: str | None) -> None:
     """Note the event of a version that is brought back beside its output. Only this imports Prefect."""
     from tasks.core.wings import from_wing
-    from tasks.gate.question import somebody
+    from tasks.gate.question import name_user
 
     if note_restored := from_wing("flows/published", "outbox", "note_restored"):
-        note_restored(version, known, who or somebody())
+        note_restored(version, known, who or name_user())
 
 
 def _check_place(version: Path, out: Path) -> None:
@@ -224,12 +224,12 @@ def _on_top_of(version: Path) -> list[Path]:
 def repoint_latest(staging: Staging) -> list[str]:
     """Let `_latest` of an output name the newest version that is good as far as its JSON says; in lines what it is."""
     from tasks.errors import DataError, HostError
-    from tasks.job.base_version import newest_good
+    from tasks.job.base_version import find_newest_good
 
     lines: list[str] = []
     while True:
         try:
-            newest = newest_good(staging.target, thorough=False).version
+            newest = find_newest_good(staging.target, thorough=False).version
         except (DataError, HostError) as error:
             return [f"_latest stays: {error.what}"]
         if newest is None:

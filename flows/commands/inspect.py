@@ -25,26 +25,26 @@ from tasks.errors import DataError, HostError, JobError, near
 from tasks.graph.binding import Step
 from tasks.graph.column_lineage import ColumnLineage
 from tasks.graph.learned_text import (
+    count_distinct_values,
     describe_fitted,
-    distinct_values,
-    frequent_text,
-    growth_rows,
+    describe_frequent_values,
+    format_value,
     is_vocabulary,
     select_learned_steps,
-    value_text,
+    tabulate_growth,
 )
 from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import SavedWorkflow, find_fitted_folder, load_fitted, read_fitted
 from tasks.graph.state import load_changes
-from tasks.job.output_check import damages
+from tasks.job.output_check import list_damages
 from tasks.job.publication import read_publication
 from tasks.manifest import Manifest, describe_run_date, folders_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.docstrings import docstring_of
 from tasks.ops.fitted_values import FittedValues
 from tasks.ops.installed import classes_of, entries
-from tasks.report.growth_section import growth
-from tasks.shuffle.row_order import choice_text
+from tasks.report.growth_section import describe_growth
+from tasks.shuffle.row_order import describe_choice
 from tasks.sources.formats.bounds import validate_table
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.discarded import is_discarded, make_discard_line, read_mark
@@ -74,7 +74,7 @@ def verify_output(out: Path) -> tuple[list[str], list[str]]:
         except DataError as error:
             damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
             continue
-        lines = [f"{split}{line}" for line in [*damages(folder), *_strangers(folder, manifest)]]
+        lines = [f"{split}{line}" for line in [*list_damages(folder), *_strangers(folder, manifest)]]
         damaged += lines
         if not lines:
             nbytes = sum(part["bytes"] for part in manifest.parts)
@@ -145,7 +145,7 @@ def _show_output(folder: Path, console: Console) -> None:
     output = data["output"]
     rows_text = f"{counts['out']:,} rows of {counts['in']:,}{changes}; shuffle {output['shuffle']}, seed {data['seed']}"
     if chosen := output.get("files_chosen"):
-        rows_text += f"; output.files {output['files']:,}, {choice_text(chosen['rows'], chosen['row_bytes'])}"
+        rows_text += f"; output.files {output['files']:,}, {describe_choice(chosen['rows'], chosen['row_bytes'])}"
     created = data["created"][:19].replace("T", " ") + " UTC"
     by = f"written {created} by rowmill {data['rowmill']} ({data['engine']})"
     console.print(f"{rows_text}; {by}", soft_wrap=True)
@@ -212,7 +212,7 @@ def _show_workflow(folder: Path, values: int, console: Console) -> None:
 
 def _show_growth(folder: Path, console: Console) -> None:
     """Vocabularies that a refit let grow, over the nights that are still there; nothing of a first fit."""
-    known = growth(folder, folder)
+    known = describe_growth(folder, folder)
     if not known:
         return
     table = text_table("growth on top of " + known["base"], "columns", "before>", "now>", "new>", "wait>", "nights>")
@@ -250,7 +250,7 @@ def _show_history(folder: Path, console: Console) -> None:
     data = read_fitted(place)
     for line in history_lines(place, data):
         console.print(line, markup=False, soft_wrap=True)
-    rows = growth_rows(load_changes(place).get("steps", {}))
+    rows = tabulate_growth(load_changes(place).get("steps", {}))
     if rows:
         table = text_table("on top of the base", "operator", "columns", "mode", "what")
         for row in rows:
@@ -280,8 +280,8 @@ def _add_learned(step: Step, fitted: FittedValues, values: int, vocabularies: Ta
     """Return a row for what a step learned."""
     if is_vocabulary(fitted):
         size = fitted["size"]
-        counts = (size, distinct_values(fitted) - size, fitted.get("nulls", 0))
-        row = (*(f"{count:,}" for count in counts), frequent_text(fitted, values))
+        counts = (size, count_distinct_values(fitted) - size, fitted.get("nulls", 0))
+        row = (*(f"{count:,}" for count in counts), describe_frequent_values(fitted, values))
         vocabularies.add_row(", ".join(step.unit), *row)
     else:
         others.add_row(type(step.op).__name__, ", ".join(step.unit), describe_fitted(fitted))
@@ -300,7 +300,7 @@ def _show_first(folder: Path, rows: int, console: Console) -> None:
         head = validate_table(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise make_damage_error(Path(files[0]), "", str(error).partition("\n")[0]) from None
-    texts = [["" if value is None else value_text(value) for value in row.values()] for row in rows_listed(head)]
+    texts = [["" if value is None else format_value(value) for value in row.values()] for row in rows_listed(head)]
     shown = Path(files[0]).relative_to(manifest.path)
     console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
     print_rows(head.column_names, texts, console)

@@ -108,9 +108,9 @@ def question_of(out: Path, scratch: Path | None = None) -> tuple[Staging, Questi
 
 
 def _somebody() -> str:
-    from tasks.gate.question import somebody
+    from tasks.gate.question import name_user
 
-    return somebody()
+    return name_user()
 
 
 def _busy(question: Question) -> JobError:
@@ -128,7 +128,7 @@ def _answer_waiting_run(question: Question, answer: Answer, who: str) -> bool:
         return False
     from flows.gate.questions import answer_of_form
     from infra.orchestration.server import ensure_server, flow_run_url
-    from tasks.gate.question import Answered, already, too_late
+    from tasks.gate.question import Answered, make_already_answered_error, make_too_late_error
 
     console = terminal()
     server = ensure_server(console.print)
@@ -141,7 +141,7 @@ def _answer_waiting_run(question: Question, answer: Answer, who: str) -> bool:
         console.print("the deployment of the run that asks is gone, so nothing would resume it", soft_wrap=True)
     if state is not None and state.is_paused():
         if question.is_expired:
-            raise too_late(question)
+            raise make_too_late_error(question)
         if _resume(question, answer, who):
             console.print(f"answered  {answer}: {question.batch_text}", soft_wrap=True, markup=False)
             console.print(f"run       {page}; it goes on where it is served", soft_wrap=True)
@@ -152,9 +152,9 @@ def _answer_waiting_run(question: Question, answer: Answer, who: str) -> bool:
         from dataclasses import replace
 
         first = Answered(form.answer, form.who or "somebody", "the form of the run")
-        raise already(replace(question, answer=first))
+        raise make_already_answered_error(replace(question, answer=first))
     if question.is_expired:
-        raise too_late(question)
+        raise make_too_late_error(question)
     if state is not None and not state.is_final():
         if form is None:
             raise _busy(question)

@@ -28,14 +28,14 @@ from tasks.core.stage_results import StageResult
 from tasks.core.wings import from_wing
 from tasks.errors import GateAskedError, GateStoppedError, RowmillError
 from tasks.gate.decide import GateDecision, decide, judge
-from tasks.gate.earlier_outputs import MOST_VERSIONS, Past, PastVersions, good_versions
-from tasks.gate.locate import with_files
-from tasks.gate.notes import GateNote, digest_of, read_note, write_note
+from tasks.gate.earlier_outputs import MOST_VERSIONS, Past, PastVersions, read_good_versions
+from tasks.gate.locate import add_files
+from tasks.gate.notes import GateNote, compute_profile_digest, read_note, write_note
 from tasks.gate.question import FORMAT, GateStage, Question, ask, now, read_question
 from tasks.gate.verdict import Finding, Verdict
-from tasks.gate.verdict_text import verdict_markdown, verdict_rows
+from tasks.gate.verdict_text import tabulate_findings, write_verdict_markdown
 from tasks.job.profiles import STATISTICS, load_profile, whole_name
-from tasks.job.request import PlanOf, Request, output_slug
+from tasks.job.request import Request, SavedPlans, output_slug
 from tasks.job.run_date import is_pattern
 from tasks.profile.output_profile import Profile
 from tasks.run.plugin import CurrentRun, RunPlugin
@@ -84,7 +84,7 @@ def run_gate(job: AnyJob, request: Request, stage: GateStage) -> None:
         return
     log = get_run_logger()
     verdict = judged.verdict
-    profile_digest = digest_of(judged.profile)
+    profile_digest = compute_profile_digest(judged.profile)
     decision = decide(_read_valid_note(request, stage, profile_digest), stage, verdict)
     write_note(request.staging.folder, decision.note)
     _log_findings(request, verdict, decision)
@@ -143,8 +143,8 @@ def judge_run(job: AnyJob, request: Request, stage: GateStage) -> Judged | None:
     verdict = replace(verdict, notes=(*verdict.notes, *notes))
     before = past[0].profile if past else None
     if verdict.findings:
-        plan = PlanOf(request).plan(request.splits[0])
-        verdict = with_files(verdict, plan, profile, before, request.rules, request.source.filter, plain_url)
+        plan = SavedPlans(request).plan(request.splits[0])
+        verdict = add_files(verdict, plan, profile, before, request.rules, request.source.filter, plain_url)
     return Judged(verdict, profile, before)
 
 
@@ -154,14 +154,14 @@ def find_past_versions(job: AnyJob, request: Request) -> PastVersions:
     split = request.splits[0]
     pattern = str(job.as_written()["output"]["path"])
     if job.dated is None or not is_pattern(pattern):
-        return good_versions(request.staging.target, split=split)
+        return read_good_versions(request.staging.target, split=split)
     outputs = find_published_outputs(pattern, Path.cwd())
     earlier_days = [day for day in outputs if day < job.dated.run_date.day]
     past: list[Past] = []
     notes: list[str] = []
     for day in sorted(earlier_days, reverse=True)[:MOST_VERSIONS]:
         path = outputs[day].path
-        of_day = good_versions(path, 1, split)
+        of_day = read_good_versions(path, 1, split)
         past += [replace(version, version=str(path)) for version in of_day.versions]
         notes += of_day.notes
     return PastVersions(past, notes)
@@ -264,7 +264,7 @@ def _read_valid_note(request: Request, stage: GateStage, profile_digest: str) ->
     note = read_note(folder)
     question = read_question(folder)
     whole_profile = None if _has_read_all(request, stage) else read_profile(request, "commit")
-    whole_digest = digest_of(whole_profile) if whole_profile else profile_digest
+    whole_digest = compute_profile_digest(whole_profile) if whole_profile else profile_digest
     valid = tuple(entry for entry in note.accepted if entry.of == whole_digest)
     verdicts = {} if stage == "statistics" else note.verdicts
     note = GateNote(verdicts, valid)
@@ -314,10 +314,10 @@ def _write_artifacts(key: str, stage: GateStage, note: GateNote, judged: Judged)
     """Write the verdict as artifacts of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
     draw = from_wing("tasks/report", "verdict_section", "distribution_url")
-    text = verdict_markdown(stage, note, judged.profile, judged.before, draw)
+    text = write_verdict_markdown(stage, note, judged.profile, judged.before, draw)
     description = f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"
     write_markdown(f"{key}-gate", text, description)
-    if rows := verdict_rows(verdict.findings):
+    if rows := tabulate_findings(verdict.findings):
         write_table(f"{key}-gate-table", rows, description)
 
 

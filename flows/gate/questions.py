@@ -32,8 +32,15 @@ from infra.orchestration.server import ui_url
 from tasks.core.markdown import escape_markdown, markdown_table
 from tasks.errors import GateAskedError, GateStoppedError, OpenQuestionError
 from tasks.gate.notes import is_stopped, read_note, write_note
-from tasks.gate.question import Question, answer_question, end_question, lock_answers, read_question, waiting
-from tasks.gate.verdict_text import verdict_rows
+from tasks.gate.question import (
+    Question,
+    answer_question,
+    end_question,
+    lock_answers,
+    make_open_question_error,
+    read_question,
+)
+from tasks.gate.verdict_text import tabulate_findings
 from tasks.job.request import output_slug
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.staging import Staging
@@ -99,7 +106,7 @@ class AnswersPlugin(FlowPlugin):
         if question is None or question.run == flow_run_id():
             return True
         if question.is_open:
-            raise waiting(question)
+            raise make_open_question_error(question)
         if question.is_expired:
             close_unanswered(staging, question)
             return False
@@ -141,7 +148,7 @@ def settle_question(staging: Staging) -> None:
             return
         question = answer_question(staging.folder, form.answer, form.who or "somebody at the form of the run")
     if question.is_open:
-        raise waiting(question)
+        raise make_open_question_error(question)
     if question.is_expired:
         close_unanswered(staging, question)
     elif question.answer and question.answer.answer == "discard":
@@ -168,7 +175,7 @@ def _look_elsewhere(staging: Staging) -> None:
         log.warning(text, staging.target, folder)
         end_question(staging)
     elif folder != staging.folder and question.is_open:
-        raise waiting(question)
+        raise make_open_question_error(question)
 
 
 def close_unanswered(staging: Staging, question: Question) -> None:
@@ -228,7 +235,7 @@ def form_text(question: Question) -> str:
     key = f"{question.flow}-{output_slug(question.output)}-gate"
     rows = [
         {name: row[name] for name in ("column", "yesterday", "today", "threshold")}
-        for row in verdict_rows(findings[:SHOWN])
+        for row in tabulate_findings(findings[:SHOWN])
     ]
     return "\n".join(
         [

@@ -27,7 +27,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.errors import JobError, RowmillError, mistakes, near, place_text
 from tasks.graph.node import Node, graph_to_json, topological
 from tasks.graph.saved_workflow import read_fitted
-from tasks.job.apply_fitted import applying_request
+from tasks.job.apply_fitted import make_applying_request
 from tasks.job.base_version import BaseVersion
 from tasks.job.refitting import Features, refitting_request
 from tasks.job.request import Request, make_request
@@ -260,7 +260,7 @@ class Application(CheckedJob):
     def request(self, engine: str) -> Request:
         """Return the request of the stages."""
         source, output, run = self.resolve_paths()
-        return self.with_checks(applying_request(source, Path(absolute(self.fitted)), output, run, engine))
+        return self.with_checks(make_applying_request(source, Path(absolute(self.fitted)), output, run, engine))
 
 
 def make_application(data: JsonObject, date_of: DateOf = date_of_run_now) -> Application:

@@ -37,7 +37,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.wings import check_keys
 from tasks.errors import JobError
 from tasks.graph.node import Node, graph_from_json
-from tasks.job.base_version import BaseVersion, newest_good, why_no_base
+from tasks.job.base_version import BaseVersion, explain_no_base, find_newest_good
 from tasks.job.refitting import refitting_request
 from tasks.job.request import Request
 from tasks.job.run_date import is_pattern
@@ -99,12 +99,12 @@ AnyJob = Job | Application | Refit
 
 def find_newest_base(root: Path) -> BaseVersion:
     """Find the newest good version as far as its JSON says; a JobError where nothing is published."""
-    version = newest_good(root, thorough=False).version
+    version = find_newest_good(root, thorough=False).version
     if version is None:
         raise JobError(
             "there is no base",
             where=f"base: {root}",
-            why=why_no_base(root),
+            why=explain_no_base(root),
             do="correct the path; or make a first version with rowmill run, whose job may already name this base",
         )
     return version

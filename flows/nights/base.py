@@ -14,16 +14,16 @@ from tasks.errors import JobError
 from tasks.job.base_version import (
     check_not_discarded,
     describe_batches,
-    newest_good,
-    other_ids_text,
-    set_aside,
-    why_no_base,
+    describe_other_ids,
+    discard_damaged,
+    explain_no_base,
+    find_newest_good,
 )
 from tasks.job.refitting import match_to_base
-from tasks.job.request import PlanOf
+from tasks.job.request import SavedPlans
 from tasks.learning.refit_modes import mode_lines
 from tasks.run.plugin import CurrentRun, RunPlugin
-from tasks.stages.statistics import modes_of
+from tasks.stages.statistics import decide_modes
 
 NO_BASE = "there is no base, and all is learned from source.path"
 
@@ -66,7 +66,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
     if isinstance(job, Application):
         return
     if job.base_path is None:
-        if text := other_ids_text(request):
+        if text := describe_other_ids(request):
             log.warning("%s", text)
         return
     root = job.base_path
@@ -75,8 +75,8 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
             "output.keep_versions: %s removes data: each version has only the rows of its own night",
             job.output.keep_versions,
         )
-    choice = newest_good(root)
-    for line in set_aside(choice, stops=job.checks.on_finding == "stop"):
+    choice = find_newest_good(root)
+    for line in discard_damaged(choice, stops=job.checks.on_finding == "stop"):
         log.warning("not the base, since it is damaged: %s", line)
     if choice.on_discarded:
         log.warning("%s", choice.on_discarded)
@@ -89,7 +89,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
             raise JobError(
                 "there is no base",
                 where=f"base: {root}",
-                why=why_no_base(root),
+                why=explain_no_base(root),
                 do="correct base; or, in a job for rowmill run, write base: none to learn from the source alone",
             )
         first = f"there is no base at {root} yet: this run is a fit and writes the first version of the output"
@@ -112,13 +112,13 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
         log.warning("%s does not say which files it has learned: files that come again cannot be refused", version.path)
-    for line in mode_lines({key: mode for key, mode in modes_of(based).items() if mode.mode == "frozen"}):
+    for line in mode_lines({key: mode for key, mode in decide_modes(based).items() if mode.mode == "frozen"}):
         log.warning("%s", line)
     run.request = based
 
 
 def describe_changes(run: CurrentRun) -> list[str]:
     """In what the features of a job differ from those of its base, and what becomes of each; [] where they do not."""
-    plan = PlanOf(run.request).plan(run.request.splits[0])
+    plan = SavedPlans(run.request).plan(run.request.splits[0])
     changes = match_to_base(run.request, plan.schema)
     return list(changes.lines) if changes else []

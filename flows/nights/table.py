@@ -30,7 +30,7 @@ from tasks.core.units import amount
 from tasks.errors import DataError, JobError
 from tasks.job.publication import read_publication
 from tasks.job.run_date import parse_run_date
-from tasks.stages.progress_artifact import fresh_client
+from tasks.stages.progress_artifact import open_prefect_client
 from tasks.storage.atomic import read_json
 from tasks.storage.own_files import CHANGES, GATE, SPLITS, WORKFLOW
 
@@ -246,7 +246,7 @@ def write_run_dates_artifact(outcomes: Mapping[date, str]) -> None:
     if context is None or context.flow is None or flow_run is None or deployment_id is None:
         return
     try:
-        with fresh_client(), get_client(sync_client=True) as client:
+        with open_prefect_client(), get_client(sync_client=True) as client:
             deployment = client.read_deployment(deployment_id)
             deployed_job = make_deployed_job(f"{context.flow.name}/{deployment.name}", deployment)
             runs = _read_runs_by_run_date(client, deployed_job)

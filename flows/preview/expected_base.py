@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flows.job.job import Application
 from flows.job.refit_job import AnyJob, Refit
-from tasks.job.base_version import describe_batches, newest_good, other_ids_text
+from tasks.job.base_version import describe_batches, describe_other_ids, find_newest_good
 from tasks.job.request import Request
 
 
@@ -16,8 +16,8 @@ def put_on_base(job: AnyJob, request: Request) -> tuple[Request, str]:
     if isinstance(job, Application):
         return request, ""
     if job.base_path is None:
-        return request, other_ids_text(request)
-    choice = newest_good(job.base_path, thorough=False)
+        return request, describe_other_ids(request)
+    choice = find_newest_good(job.base_path, thorough=False)
     if choice.version is None:
         text = choice.all_discarded(job.base_path) or f"nothing is published at {job.base_path} yet: the run is a fit"
         return request, text

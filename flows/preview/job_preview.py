@@ -19,14 +19,14 @@ from infra.clusters.model import Cluster
 from tasks.core.plan import Plan
 from tasks.core.settings import FlowName
 from tasks.errors import GiveUpError, RowmillError
-from tasks.job.apply_fitted import bound_of, differences_of, missing_labels
+from tasks.job.apply_fitted import bind_graph, list_differences, list_missing_labels
 from tasks.job.refitting import match_to_base
 from tasks.job.request import Request
 from tasks.learning.refit_modes import mode_rows
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text
 from tasks.sources.uniting import without_unused
-from tasks.stages.needs import needs, too_little_memory
-from tasks.stages.statistics import modes_of
+from tasks.stages.needs import explain_too_little_memory, needs
+from tasks.stages.statistics import decide_modes
 from tasks.stages.trial import list_used_columns, run_trial
 
 
@@ -40,10 +40,10 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     check_files_beside(request)
     with provide_data(job, request) as (request, scale):
         plans = plan_source(request, workers, contract, refused)
-        used = list_used_columns(request, bound_of(request, plans[request.plan_names[0]].schema))
+        used = list_used_columns(request, bind_graph(request, plans[request.plan_names[0]].schema))
         plans = {split: without_unused(plan, used) for split, plan in plans.items()}
         first = plans[request.plan_names[0]]
-        bound = bound_of(request, first.schema)
+        bound = bind_graph(request, first.schema)
         check_source(request, first, bound)
         sample = run_trial(request, first)
     files = estimate_files(request, plans, sample, scale, len(workers.workers))
@@ -51,7 +51,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     if flow != "fit":
         check_order(request, plans)
     refused += collect_target_errors(request, wanted)
-    if wanted and (error := too_little_memory(request, plans, workers)):
+    if wanted and (error := explain_too_little_memory(request, plans, workers)):
         refused.append(error)
     changes = match_to_base(request, first.schema)
     return Preview(
@@ -67,15 +67,15 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         guess=_guess_time(request, plans, scale, workers),
         refused=refused,
         scale=scale,
-        left_out=missing_labels(request, first.schema),
-        differs=differences_of(request, first),
+        left_out=list_missing_labels(request, first.schema),
+        differs=list_differences(request, first),
         made_up=describe_lookalike_data(request, plans, request.source != wanted_source),
         dated=job.dated,
         united=list_reading_notes(plans, used),
         contract=list(dict.fromkeys(contract)),
         bad_lines=bad_lines_text([file for plan in plans.values() for file in bad_lines_of(plan)]),
         base="; ".join([base, *(changes.lines if changes else ())]),
-        modes=mode_rows(modes_of(request, first.schema)),
+        modes=mode_rows(decide_modes(request, first.schema)),
     )
 
 

@@ -12,7 +12,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.graph.binding import Bound
 from tasks.job.request import Request
 from tasks.job.source_rules import condition_columns, looks
-from tasks.stages.trial import phases_of
+from tasks.stages.trial import list_phases
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def list_readings(request: Request, bound: Bound, plans: Mapping[str, Plan], sca
     if source.keys:
         readings.append(Reading("ingest: rows grouped by keys", list(first.schema), int(first.nbytes * scale)))
     if not request.fitted:
-        for number, columns in enumerate(phases_of(bound), 1):
+        for number, columns in enumerate(list_phases(bound), 1):
             names = [n for n in first.schema if n in {*columns, *always}]
             readings.append(
                 Reading(f"statistics, phase {number}", names, int(first.nbytes * _share(first, names) * scale))

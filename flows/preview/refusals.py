@@ -11,15 +11,15 @@ from tasks.core.plan import Plan
 from tasks.errors import JobError, RowmillError
 from tasks.graph.binding import Bound
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import wants_unit
-from tasks.job.apply_fitted import subject
+from tasks.graph.row_rules import needs_unit
+from tasks.job.apply_fitted import choose_graph_and_schema
 from tasks.job.request import Request
 from tasks.job.text_order import check_text_order
 from tasks.shuffle.key_ranges import SourceRows
 from tasks.shuffle.row_order import list_output_places
-from tasks.shuffle.row_sets import unit_of_numbers
+from tasks.shuffle.row_sets import find_unit_of_numbers
 from tasks.stages.column_checks import check_columns
-from tasks.stages.needs import ResourceEstimate, too_small
+from tasks.stages.needs import ResourceEstimate, make_disk_error
 from tasks.storage.atomic import existing
 
 
@@ -37,15 +37,15 @@ def _check_unit_of_split(request: Request, plan: Plan) -> None:
     Only the first and the last partition are read: where times have an order, they have the least and the largest.
     """
     rule = request.source.split
-    if rule and wants_unit(plan.schema, rule):
+    if rule and needs_unit(plan.schema, rule):
         ends = replace(plan, partitions=tuple({plan.partitions[0], plan.partitions[-1]}))
-        unit_of_numbers(SourceRows(ends, ends, "pandas", LocalPool(), request.source.filter), rule)
+        find_unit_of_numbers(SourceRows(ends, ends, "pandas", LocalPool(), request.source.filter), rule)
 
 
 def check_order(request: Request, plans: Mapping[str, Plan]) -> None:
     """The columns that `output.keys` and `sort_by` name exist."""
     for plan in plans.values():
-        final, schema = subject(request, plan.schema)
+        final, schema = choose_graph_and_schema(request, plan.schema)
         list_output_places(Work(plan, final, schema, "pandas"), request.output, plan)
 
 
@@ -69,5 +69,5 @@ def collect_target_errors(request: Request, wanted: ResourceEstimate | None) -> 
                 )
             )
     if wanted:
-        errors += [too_small(disk) for disk in wanted.disks if disk.short]
+        errors += [make_disk_error(disk) for disk in wanted.disks if disk.short]
     return errors

@@ -14,11 +14,11 @@ from typing import Any
 from flows.job.job import Job
 from flows.job.refit_job import AnyJob
 from infra.clusters.expected import ExpectedWorkers
-from tasks.cluster.parallelism import sizing
+from tasks.cluster.parallelism import make_sizing
 from tasks.core.plan import Plan
 from tasks.core.wings import from_wing
 from tasks.errors import DataError, RowmillError
-from tasks.job.apply_fitted import adapt_plan, null_types
+from tasks.job.apply_fitted import adapt_plan, list_null_types
 from tasks.job.request import Request
 from tasks.sources.exploded import describe_explode
 from tasks.sources.planning import make_plan
@@ -85,8 +85,8 @@ def plan_source(
                 plan = make_plan(
                     source.model_copy(update={"path": path, "valid": None}),
                     parallel_map=pool.map,
-                    sizing=sizing(request.engine, workers, run.min_partition_size),
-                    null_types=null_types(request),
+                    sizing=make_sizing(request.engine, workers, run.min_partition_size),
+                    null_types=list_null_types(request),
                     fit=request.fit,
                 )
             if request.rules is not None:

@@ -9,9 +9,9 @@ from tasks.core.plan import Plan
 from tasks.core.row_sizes import row_width
 from tasks.core.settings import Source
 from tasks.graph.binding import SOURCE, Bound
-from tasks.job.apply_fitted import bound_of
+from tasks.job.apply_fitted import bind_graph
 from tasks.job.request import Request
-from tasks.shuffle.row_order import Estimated, choice_text, choose_files, number_of_files
+from tasks.shuffle.row_order import Estimated, choose_files, compute_number_of_files, describe_choice
 from tasks.stages.trial import Sampled
 
 
@@ -34,16 +34,16 @@ def estimate_files(
     output = request.output
     source = request.source
     files = dict[str, SplitFiles]()
-    is_whole = _keeps_all_rows(source, bound_of(request, plans[request.plan_names[0]].schema))
+    is_whole = _keeps_all_rows(source, bind_graph(request, plans[request.plan_names[0]].schema))
     for split in request.splits:
         rows = int(plans[source.plan_name(split)].rows * scale)
         share = source.split.share_of(split) if source.split else 1.0
         left = round(rows * sample.ratio * (1.0 if share is None else share))
         if not output.chooses_files:
-            files[split] = SplitFiles(number_of_files(output, rows, sample.schema, workers), rows, left)
+            files[split] = SplitFiles(compute_number_of_files(output, rows, sample.schema, workers), rows, left)
             continue
         estimated: Estimated = "at most " if source.unique or share is None else "about "
-        chosen = choice_text(left, row_width(sample.schema), "" if is_whole else estimated)
+        chosen = describe_choice(left, row_width(sample.schema), "" if is_whole else estimated)
         more = "" if is_whole else "; the run counts them"
         files[split] = SplitFiles(choose_files(left, sample.schema), rows, left, f"{chosen}{more}")
     return files

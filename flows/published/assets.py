@@ -18,7 +18,7 @@ from prefect.events import Event, RelatedResource, Resource
 
 from infra.orchestration.server import flow_run_url, ui_url
 from tasks.core.markdown import escape_markdown
-from tasks.job.publication import Publication, id_of, output_root
+from tasks.job.publication import Publication, compute_event_id, output_root
 from tasks.storage.files import is_remote
 from tasks.storage.own_files import REPORTS
 
@@ -60,7 +60,7 @@ def asset_events(folder: Path, publication: Publication) -> list[Event]:
 
     def event(name: str, asset: Asset, resources: list[dict[str, str]], payload: dict[str, Any]) -> Event:
         return Event(
-            id=id_of(name, publication.id, asset.key),
+            id=compute_event_id(name, publication.id, asset.key),
             event=name,
             payload=payload,
             resource=Resource(AssetContext.asset_as_resource(asset)),

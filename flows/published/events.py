@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from prefect.events import Event, RelatedResource, Resource
 
 from flows.published.assets import asset_events
-from tasks.job.publication import Publication, Train, id_of, output_root, read_publication, version_name
+from tasks.job.publication import Publication, Train, compute_event_id, output_root, read_publication, version_name
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
 from tasks.storage.own_files import VERSION
@@ -34,7 +34,7 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
     if payload.get("train") in get_args(Train):
         labels["rowmill.train"] = str(payload["train"])
     return Event(
-        id=id_of(what, *identity),
+        id=compute_event_id(what, *identity),
         event=f"rowmill.output.{what}",
         resource=Resource(labels),
         related=[RelatedResource(of_run)] if run else [],

@@ -27,7 +27,7 @@ from tasks.engines.expression.syntax import parse
 from tasks.gate.notes import GateNote
 from tasks.graph.column_lineage import INDIRECT, ColumnLineage, ColumnOrigin
 from tasks.graph.saved_workflow import load_fitted
-from tasks.job.publication import paths_of, sources_of
+from tasks.job.publication import list_paths, list_source_paths
 from tasks.job.request import Request
 from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
@@ -44,7 +44,7 @@ event.set_producer(f"pkg:pypi/rowmill@{rowmill_version()}")
 
 def begin(run: ObservedRun) -> None:
     """Send START."""
-    inputs = [_dataset(event.InputDataset, path) for path in paths_of(run.request)]
+    inputs = [_dataset(event.InputDataset, path) for path in list_paths(run.request)]
     _send(run, _event(run, event.RunState.START, inputs, []))
 
 
@@ -58,11 +58,11 @@ def end(run: ObservedRun) -> Callable[[], None]:
         columns = {c.name: dtype_name(c.dtype) for c in lineage.bound.source.columns if c.name != ROW}
     source = request.source
     inputs = []
-    for path in paths_of(request):
-        is_source = path in sources_of(source.path, source.valid) and columns
+    for path in list_paths(request):
+        is_source = path in list_source_paths(source.path, source.valid) and columns
         facets = {"schema": _schema(columns)} if is_source else {}
         one = _dataset(event.InputDataset, path, **facets)
-        if [path] == sources_of(source.path) and profile:  # the figures are of all paths together
+        if [path] == list_source_paths(source.path) and profile:  # the figures are of all paths together
             one.inputFacets = _quality(profile, run.gate)
         inputs.append(one)
     splits = request.splits if request.flow != "fit" else ("",)
@@ -154,8 +154,8 @@ def _column_lineage(
     """Which columns of the source and of side tables a split's columns come from, and by which operators."""
     source = request.source
     kinds = facet.column_lineage_dataset
-    train = sources_of(source.path)
-    read = sources_of(source.valid) if split == "valid" and source.valid else train
+    train = list_source_paths(source.path)
+    read = list_source_paths(source.valid) if split == "valid" and source.valid else train
 
     def where(path: str) -> tuple[str, str]:
         one = _dataset(event.InputDataset, path)

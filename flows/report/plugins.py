@@ -11,9 +11,9 @@ from flows.run.links import links, run_page
 from flows.run.stages import last_task_run
 from tasks.cluster import monitor
 from tasks.core.stage_results import StageResult
-from tasks.job.apply_fitted import bound_of
+from tasks.job.apply_fitted import bind_graph
 from tasks.job.fingerprints import fingerprint
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.report.artifact import stage_markdown
 from tasks.report.diagram import workflow_diagram
 from tasks.report.html import ReportWriter
@@ -58,7 +58,7 @@ class ReportPlugin(RunPlugin):
             request.staging.folder,
             request.staging.target,
             request.splits,
-            lambda split: PlanOf(request).plan(split),
+            lambda split: SavedPlans(request).plan(split),
             self.job.model_dump(mode="json", by_alias=True, exclude_unset=True),
             run_page(),
             wanted=request.run.report,
@@ -69,7 +69,7 @@ def stage_page(request: Request, result: StageResult, dashboard: str = "") -> st
     """Return the Markdown of a stage: what it did, what its workers did, and the workflow."""
     folder = request.staging.folder
     picture = folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
-    schema = PlanOf(request).plan(request.splits[0]).schema
-    diagram = workflow_diagram(picture, lambda: bound_of(request, schema))
+    schema = SavedPlans(request).plan(request.splits[0]).schema
+    diagram = workflow_diagram(picture, lambda: bind_graph(request, schema))
     workers: dict[str, Any] = monitor.load(monitor.samples_path(folder, result.title))
     return stage_markdown(result, diagram, workers, dashboard)

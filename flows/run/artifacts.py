@@ -15,7 +15,7 @@ from prefect.artifacts import MarkdownArtifact, TableArtifact, update_progress_a
 
 from tasks.core.markdown import escape_rows
 from tasks.core.stage_results import ProgressArtifact
-from tasks.stages.progress_artifact import fresh_client
+from tasks.stages.progress_artifact import open_prefect_client
 
 PATIENCE = 30.0  # seconds that the end of a run waits for artifacts that are on their way
 DELAY = 0.4  # seconds that they leave to the next stage, which the server has to hear of first
@@ -25,7 +25,7 @@ def write_markdown(key: str, text: str, description: str, task_run: UUID | None 
     """Write a page, of the current run or of a task run of it; return its id, None where the server does not answer."""
     written: Any = None
     page = MarkdownArtifact(key=key, markdown=text, description=description, task_run_id=task_run)
-    with fresh_client():
+    with open_prefect_client():
         written = page.create(_sync=True)  # type: ignore[call-arg]
     return None if written is None else written.id
 
@@ -33,7 +33,7 @@ def write_markdown(key: str, text: str, description: str, task_run: UUID | None 
 def write_table(key: str, rows: Sequence[Mapping[str, Any]], description: str) -> None:
     """Write a table of the current run."""
     table = TableArtifact(key=key, table=escape_rows(rows), description=description)
-    with fresh_client():
+    with open_prefect_client():
         table.create(_sync=True)  # type: ignore[call-arg]
 
 
@@ -91,5 +91,5 @@ def later(write: Callable[[], object], key: str = "") -> None:
 
 
 def _complete(progress: ProgressArtifact) -> None:
-    with fresh_client():
+    with open_prefect_client():
         update_progress_artifact(UUID(progress.artifact), 100.0, description=progress.description)

@@ -20,8 +20,8 @@ from prefect.utilities.urls import url_for
 from flows.run.artifacts import write_markdown
 from tasks.manifest import Manifest
 from tasks.run.plugin import CurrentRun, RunPlugin
-from tasks.stages.progress_artifact import fresh_client
-from tasks.stages.task import dashboard_of
+from tasks.stages.progress_artifact import open_prefect_client
+from tasks.stages.task import find_dashboard
 from tasks.storage.own_files import REPORTS
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Links:
         self.client = client
         self.key = f"{key}-links"
         self.began = time.time()
-        self.dashboard = dashboard_of(client)
+        self.dashboard = find_dashboard(client)
         self.artifact: UUID | None = None
         self.first_sample = _begin_recording(client) if performance else None
         context = contextvars.copy_context()
@@ -75,7 +75,7 @@ class Links:
             lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():
                 lines.append(f"Report: `rowmill report {output} --open`")
-        with fresh_client(), get_client(sync_client=True) as client:
+        with open_prefect_client(), get_client(sync_client=True) as client:
             client.update_artifact(self.artifact, ArtifactUpdate(data="\n\n".join(lines)))
 
 

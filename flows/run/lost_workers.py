@@ -11,7 +11,7 @@ from infra import gpus
 from infra.gpu_errors import make_lost_gpu_error, missing
 from infra.gpus import Gpu
 from tasks.cluster.dask_pool import workers_at
-from tasks.cluster.lost_worker import smaller_work
+from tasks.cluster.lost_worker import advise_smaller_work
 from tasks.core.units import amount
 from tasks.errors import RowmillError, TransientError
 from tasks.storage.files_being_read import RAN, doing
@@ -55,7 +55,8 @@ def in_every_attempt(name: str, attempts: int, before: WorkersAtStart, notes: Se
         f"terminal or the log of the service, has 'Fatal Python error'); there were {before.text}; "
         f"{amount(host.available)} of this host's {amount(host.total)} are free now",
         do="check the host's memory; give workers less to do at once (lower cluster.threads_per_worker, "
-        f"{smaller_work(name)}) or more memory (cluster.memory_limit); raise run.retries if something else kills them; "
+        f"{advise_smaller_work(name)}) or more memory (cluster.memory_limit); "
+        "raise run.retries if something else kills them; "
         f"run the same job again: what is done is kept{_advice_on(notes)}",
     )
 

@@ -12,7 +12,7 @@ from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 
 from tasks.job.run_date import Dated
-from tasks.stages.progress_artifact import fresh_client
+from tasks.stages.progress_artifact import open_prefect_client
 
 GENERATED = re.compile(r"[a-z]+-[a-z]+")  # a name that Prefect has made: beryl-sloth
 
@@ -40,7 +40,7 @@ def show_date(dated: Dated) -> None:
     if before == now or not str(run.name).startswith(before) or not GENERATED.fullmatch(end):
         return
     run.name = f"{now} {end}"
-    with fresh_client(), get_client(sync_client=True) as client:
+    with open_prefect_client(), get_client(sync_client=True) as client:
         client.update_flow_run(run.id, name=run.name)
 
 

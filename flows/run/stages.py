@@ -25,7 +25,7 @@ from flows.run.lost_workers import WorkersAtStart, in_every_attempt, workers_of
 from flows.run.stopping import mark_task_run, stop_stage
 from flows.run.worker_checks import check_workers
 from tasks.cluster import stalled_tasks
-from tasks.cluster.dask_pool import offering, workers_at
+from tasks.cluster.dask_pool import select_offering, workers_at
 from tasks.core.stage_results import StageResult, StageRun
 from tasks.errors import GiveUpError
 from tasks.job.request import Request
@@ -109,7 +109,7 @@ def _where_it_fits(resources: dict[str, float] | None) -> dict[str, Any]:
     if not resources or context is None:
         return {}
     workers = workers_at(cast("Any", context.task_runner).client)
-    fitting = list(offering(workers, resources))
+    fitting = list(select_offering(workers, resources))
     return {"workers": fitting, "allow_other_workers": True} if 0 < len(fitting) < len(workers) else {}
 
 
@@ -226,7 +226,7 @@ def wait_for(future: Any, name: str, stalled_after: float = STALLED_SECONDS, own
                 client.run_on_scheduler(stalled_tasks.lose_silent_workers, stalled_after)
             if facts := begins.check():
                 client.cancel([future.wrapped_future], force=True)
-                raise stalled_tasks.stood_still(name, stalled_after, facts, stalled_tasks.NotBegunError)
+                raise stalled_tasks.make_stall_error(name, stalled_after, facts, stalled_tasks.NotBegunError)
         if now - looked < NO_WORKERS_SECONDS / 6:
             continue
         looked = now

@@ -75,5 +75,5 @@ def mark_made_up() -> None:
     if run is None or MADE_UP in run.tags:
         return
     run.tags = [*run.tags, MADE_UP]
-    with progress_artifact.fresh_client(), get_client(sync_client=True) as client:
+    with progress_artifact.open_prefect_client(), get_client(sync_client=True) as client:
         client.update_flow_run(run.id, tags=run.tags)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from tasks.cluster.dask_pool import LARGE, DaskPool, offering, workers_at
+from tasks.cluster.dask_pool import LARGE, DaskPool, select_offering, workers_at
 from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool, count_pickled_bytes
 from tasks.errors import JobError
@@ -82,7 +82,7 @@ def _wait_for_offer(client: Client, resources: dict[str, float]) -> None:
     """Return as soon as a worker offers the resources; a JobError if none has after `OFFER_SECONDS`: Dask would wait
     for one for ever."""
     until = time.monotonic() + OFFER_SECONDS
-    while not offering(there := workers_at(client), resources):
+    while not select_offering(there := workers_at(client), resources):
         if time.monotonic() > until:
             raise _make_offer_error(there, resources)
         time.sleep(0.1)

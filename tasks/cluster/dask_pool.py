@@ -54,7 +54,7 @@ def workers_at(client: Any) -> dict[str, Any]:
     return {}
 
 
-def offering(workers: Mapping[str, Any], resources: Mapping[str, float] | None) -> dict[str, Any]:
+def select_offering(workers: Mapping[str, Any], resources: Mapping[str, float] | None) -> dict[str, Any]:
     """Return the workers that offer the resources."""
     taken = (resources or {}).items()
     return {a: w for a, w in workers.items() if all((w["resources"] or {}).get(name, 0) >= n for name, n in taken)}
@@ -79,7 +79,7 @@ class DaskPool:
         self.planned_for = planned_for or self
         self.options = {"resources": resources} if resources else {}
         there = workers_at(client)
-        info = offering(there, resources)
+        info = select_offering(there, resources)
         self.threads = max(sum(w["nthreads"] for w in info.values()), 1)
         self.workers: Sequence[str] = tuple(sorted(info))
         each = [w["memory_limit"] or psutil.virtual_memory().total for w in info.values()]

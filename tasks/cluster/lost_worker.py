@@ -34,15 +34,15 @@ def _make_lost_worker_error(call: str, pool: Pool, times: int, engine: str) -> T
         f"{times} worker(s) were lost with the same work of {call}",
         why="Dask ends a worker that takes 95 % of its memory_limit; else it crashed or was killed from outside; there "
         f"were {len(pool.workers)} worker(s), {pool.threads} thread(s) and {amount(pool.memory)} of memory in all",
-        do=f"give workers less to do at once ({smaller_work(call)}, fewer threads for each worker) or a higher "
+        do=f"give workers less to do at once ({advise_smaller_work(call)}, fewer threads for each worker) or a higher "
         f"{memory}; if memory is not short, the log of the worker says why it ended",
     )
 
 
-def smaller_work(stage: str) -> str:
+def advise_smaller_work(stage: str) -> str:
     """Name the settings that make the work of a stage, or of a call from Python, smaller.
 
-    >>> smaller_work("shuffle_write"), smaller_work("fit")
+    >>> advise_smaller_work("shuffle_write"), advise_smaller_work("fit")
     ('a higher output.files or a smaller output.row_group_size', 'a smaller partition_size of the Dataset')
     """
     if stage.startswith("shuffle_write"):

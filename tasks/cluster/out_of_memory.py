@@ -67,7 +67,7 @@ def inject_out_of_memory(stage: str, number: int, depth: int) -> None:
             raise MemoryError(f"injected by {VARIABLE}={wanted}")
 
 
-def in_halves(
+def compute_in_halves(
     stage: str, work: Callable[[Partition], Any], partition: Partition, floor: int, source: object, engine: str
 ) -> list[Any]:
     """Compute a partition's result; after an out-of-memory those of its halves, down to one block or `floor` bytes.
@@ -134,7 +134,7 @@ def _in_halves(
             yield from _in_halves(stage, work, half, floor, place, depth + 1)
 
 
-def frugal(work: Callable[P, T]) -> Callable[P, T]:
+def retry_without_cache(work: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function: if memory is short and columns are cached, it empties the cache and is called once more."""
 
     @functools.wraps(work)

@@ -31,7 +31,7 @@ def worker_memory(engine: str, workers: Workers) -> int:
     return workers.smallest_device_memory if engine == "cudf" else workers.smallest_memory
 
 
-def sizing(engine: str, workers: Workers, smallest: int = SMALLEST) -> Sizing:
+def make_sizing(engine: str, workers: Workers, smallest: int = SMALLEST) -> Sizing:
     """Return the limits of the partitions of a source that these workers read."""
     limit = partition_limit(engine, workers)
     return Sizing(dividing_threads(engine, workers), smallest, worker_memory(engine, workers), limit)

@@ -87,7 +87,7 @@ def watch_for_stall(name: str, pool: DaskPool, seconds: float) -> Iterator[None]
     except Exception as error:
         if not caught:
             raise
-        raise stood_still(name, seconds, caught[0]) from error
+        raise make_stall_error(name, seconds, caught[0]) from error
     finally:
         ended.set()
 
@@ -96,7 +96,9 @@ class NotBegunError(TransientError):
     """No worker has begun with a stage."""
 
 
-def stood_still(name: str, seconds: float, facts: Facts, kind: type[TransientError] = TransientError) -> TransientError:
+def make_stall_error(
+    name: str, seconds: float, facts: Facts, kind: type[TransientError] = TransientError
+) -> TransientError:
     return kind(
         f"{name} made no progress for {seconds:g} s",
         where="the Dask scheduler of this run",

@@ -54,7 +54,7 @@ from tasks.engines.matrices import Matrices, matrix_type
 from tasks.engines.types import DataFrame
 from tasks.errors import JobError, near
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import ALL_ROWS, RowRules, no_row_left
+from tasks.graph.row_rules import ALL_ROWS, RowRules, make_no_row_error
 from tasks.sources.frames import (
     Frames,
     check_dask_frame,
@@ -359,7 +359,7 @@ class Dataset(KnownFromNVTabular):
             return [partition.rows for partition in partitions]
         counts = self.pool.map(count_rows, self._work([]), partitions)
         if self._rows.split and not any(counts) and len(partitions) == self.npartitions:
-            raise no_row_left(self._rows.rules.splitting)
+            raise make_no_row_error(self._rows.rules.splitting)
         return counts
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 from tasks.core.contract import Contract
 from tasks.core.settings import OF_STEPS, Check, Checks
 from tasks.core.strict_json import JsonObject
-from tasks.gate.contract_values import format_value, percent
+from tasks.gate.contract_values import format_percent, format_value
 from tasks.gate.distances import Array, count_in_cells, jensen_shannon, quantile_cells
 from tasks.gate.distributions import (
     Cells,
@@ -464,8 +464,8 @@ class BatchChecks:
                 continue
             values = ", ".join(f"{value!r} ({count:,})" for value, count in newcomers.values[:5])
             text = (
-                f"{name}: {percent(share)} of the values were in none of {len(past)} good nights: {values}"
-                f"{', ..' if len(newcomers.values) > 5 else ''} (threshold {percent(threshold)})"
+                f"{name}: {format_percent(share)} of the values were in none of {len(past)} good nights: {values}"
+                f"{', ..' if len(newcomers.values) > 5 else ''} (threshold {format_percent(threshold)})"
             )
             now_values = [value for value, _ in newcomers.values[:5]]
             yield Finding(name, "new_values", now_values, None, share, threshold, level, text)
@@ -484,10 +484,11 @@ class BatchChecks:
             threshold = self.effective_threshold("vanished_values", name, len(past), learned)
             if not gone.share > threshold:
                 continue
-            values = ", ".join(f"{value!r} ({percent(share)})" for value, share in gone.values[:5])
+            values = ", ".join(f"{value!r} ({format_percent(share)})" for value, share in gone.values[:5])
             text = (
-                f"{name}: values that had at least {percent(gone.share)} in each of {len(past)} good nights are gone: "
-                f"{values}{', ..' if len(gone.values) > 5 else ''} (threshold {percent(threshold)})"
+                f"{name}: values that had at least {format_percent(gone.share)} in each of {len(past)} good nights "
+                "are gone: "
+                f"{values}{', ..' if len(gone.values) > 5 else ''} (threshold {format_percent(threshold)})"
             )
             before = [value for value, _ in gone.values[:5]]
             yield Finding(name, "vanished_values", None, before, gone.share, threshold, level, text)
@@ -519,7 +520,7 @@ class BatchChecks:
             text = (
                 f"{name}: its values no longer go together with those of {', '.join(one.partners)}, as if they were of "
                 f"other rows: Cramér's V is {now}; in {len(past)} good night{'s' * (len(past) > 1)} it was "
-                f"{was} on average (lost {percent(one.share)}, threshold {percent(most_lost)})"
+                f"{was} on average (lost {format_percent(one.share)}, threshold {format_percent(most_lost)})"
             )
             first = strengths[0]
             yield Finding(name, "associations", first.now, first.before, one.share, most_lost, level, text)
@@ -552,8 +553,8 @@ class BatchChecks:
         grown = [name for name in wide if self.measure_growth(name) > 0.5 * rows_finding.figure]
         if wide and not grown:
             text = (
-                f"some rows look delivered twice: there are {percent(rows_finding.figure)} more rows than expected, "
-                f"and not more distinct values of {', '.join(wide[:5])}"
+                f"some rows look delivered twice: there are {format_percent(rows_finding.figure)} more rows than "
+                f"expected, and not more distinct values of {', '.join(wide[:5])}"
             )
             yield replace(rows_finding, check="duplicated", now=self.profile.rows, level=level, text=text)
 
@@ -682,7 +683,9 @@ def _describe_figure(
     if key.check in ("rows", "distinct"):
         what = f"rows: {now} rows" if key.check == "rows" else f"{title}: {now} distinct values"
         means = describe_row_change(figure, more) if key.check == "rows" else ""
-        change = f"{describe_change(figure, more)} the {expected} that {{compared}} (threshold {percent(threshold)})"
+        change = (
+            f"{describe_change(figure, more)} the {expected} that {{compared}} (threshold {format_percent(threshold)})"
+        )
         return f"{what}, {change}{means and f': {means}'}"
     if key.check in WORDS:
         return (

@@ -91,7 +91,7 @@ class OutputDifference:
     notes: Sequence[str]
 
 
-def difference(before: Side, now: Side) -> OutputDifference:
+def compare_outputs(before: Side, now: Side) -> OutputDifference:
     """Compare two outputs. Columns are in the order of their distance, those that moved most first."""
     notes = []
     distributions = []

@@ -58,9 +58,8 @@ def _check_nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[
     share = column.nulls / column.rows if column.rows else 0.0
     if rule.nulls is None or share <= rule.nulls:
         return []
-    text = (
-        f"{column.name}: {percent(share)} of {column.rows:,} values are null, the contract allows {percent(rule.nulls)}"
-    )
+    text = f"{column.name}: {format_percent(share)} of {column.rows:,} values are null, "
+        f"the contract allows {format_percent(rule.nulls)}"
     return [_make_finding(column, share, rule.nulls, share, rule.nulls, level, text)]
 
 
@@ -113,7 +112,7 @@ def _check_domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> Chec
     values += ", .." if len(unexpected) > 5 else ""
     allowed = list(map(str, rule.values))
     hint = near(str(unexpected[0][0]), allowed)
-    text = f"{column.name}: {percent(share)} of the rows have values outside of the contract's domain: {values}"
+    text = f"{column.name}: {format_percent(share)} of the rows have values outside of the contract's domain: {values}"
     if hint.startswith("did"):  # "did you mean ..?"; without a value that is near, the hint lists all of them
         text += f" ({hint.rstrip('?')})"
     shown_values = [value for value, _ in unexpected[:5]]
@@ -128,11 +127,13 @@ def _comparison_key(value: str | float) -> str:
     return f"number {float(value)}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Format a share for people.
 
-    >>> percent(0.5), percent(0.00012), percent(0.123456), percent(0.0), percent(1e-9), percent(474.0)
-    ('50 %', '0.012 %', '12.3 %', '0 %', '< 0.001 %', '47,400 %')
+    >>> format_percent(0.5), format_percent(0.00012), format_percent(0.123456)
+    ('50 %', '0.012 %', '12.3 %')
+    >>> format_percent(0.0), format_percent(1e-9), format_percent(474.0)
+    ('0 %', '< 0.001 %', '47,400 %')
     """
     if 0 < share < 1e-5:
         return "< 0.001 %"
@@ -173,7 +174,7 @@ def propose_contract(profile: Profile, source: str) -> str:
             continue
         lines.append(f"    type: {_quote_yaml(column.type)}")
         share = column.nulls / column.rows if column.rows else 0.0
-        lines.append(f"    nulls: {_suggest_null_limit(share):g}  # {percent(share)} were null")
+        lines.append(f"    nulls: {_suggest_null_limit(share):g}  # {format_percent(share)} were null")
         lines += [f"    {line}" for line in _propose_rule(column)]
     return "\n".join(lines) + "\n"
 

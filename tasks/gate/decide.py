@@ -18,7 +18,7 @@ from tasks.gate.earlier_outputs import Past
 from tasks.gate.expected_range import WINDOW
 from tasks.gate.notes import GateNote
 from tasks.gate.question import GateStage
-from tasks.gate.verdict import Finding, Outcome, Verdict, outcome
+from tasks.gate.verdict import Finding, Outcome, Verdict, choose_outcome
 from tasks.profile.output_profile import Profile
 
 LEVELS = {"stop": 0, "ask": 1, "warn": 2}  # the order of findings: the worst first
@@ -52,7 +52,7 @@ def judge(
     notes += batch.notes
     proposed = {check: dict(sorted(by.items())) for check, by in sorted(batch.proposed.items())}
     versions = [past.version for past in history[:WINDOW]]
-    return Verdict(outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
+    return Verdict(choose_outcome(chosen), tuple(chosen), versions, proposed, tuple(dict.fromkeys(notes)))
 
 
 def _severity(finding: Finding) -> float:
@@ -72,5 +72,5 @@ def decide(note: GateNote, stage: GateStage, verdict: Verdict) -> GateDecision:
     """Decide after a stage whether a run goes on, stops or waits for an answer; `note` has what was accepted before."""
     note = note.with_verdict(stage, verdict)
     findings = note.remaining(verdict.findings)
-    level = outcome(findings)
+    level = choose_outcome(findings)
     return GateDecision(level, findings, replace(note, stopped=level == "stop"))

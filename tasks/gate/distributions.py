@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.engines.hashing import murmur3
-from tasks.gate.contract_values import percent
+from tasks.gate.contract_values import format_percent
 from tasks.gate.distances import DISTANCES, Array, Distance, count_in_cells, noise, quantile_cells, to_shares
 from tasks.gate.expected_range import TREND, WeekdayCalendar, limit_error, predict
 from tasks.gate.figures import family, format_value
@@ -133,7 +133,7 @@ class Moved:
 
     @property
     def most(self) -> str:
-        return f"{self.label}: {percent(self.before)} -> {percent(self.now)}"
+        return f"{self.label}: {format_percent(self.before)} -> {format_percent(self.now)}"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class PastVersions(NamedTuple):
     notes: list[str]
 
 
-def good_versions(
+def read_good_versions(
     output: Path, most: int = MOST_VERSIONS, split: str = "", without: Sequence[str] = ()
 ) -> PastVersions:
     """Read the good versions of an output, at most `most`.

@@ -19,7 +19,7 @@ from statistics import median
 
 import numpy as np
 
-from tasks.gate.contract_values import percent
+from tasks.gate.contract_values import format_percent
 from tasks.gate.distances import Array, t_limit
 
 WINDOW = 35  # newest versions that a prediction looks at
@@ -224,7 +224,7 @@ def describe_change(figure: float, more: bool) -> str:
     """
     if more and figure >= 2:
         return f"{1 + figure:,.3g} times as many as" if figure < 999 else f"{1 + figure:,.0f} times as many as"
-    return f"{percent(figure)} {'more' if more else 'fewer'} than"
+    return f"{format_percent(figure)} {'more' if more else 'fewer'} than"
 
 
 def describe_row_change(figure: float, more: bool) -> str:
@@ -236,6 +236,6 @@ def describe_row_change(figure: float, more: bool) -> str:
     ('there are twice as many rows', '')
     """
     if not more:
-        share = "half" if abs(figure - 0.5) < 0.04 else percent(figure)
+        share = "half" if abs(figure - 0.5) < 0.04 else format_percent(figure)
         return f"{share} of the rows are missing"
     return "there are twice as many rows" if abs(figure - 1) < 0.08 else ""

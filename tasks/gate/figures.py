@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.core.settings import OF_STEPS
 from tasks.core.units import HOUR
-from tasks.gate.contract_values import format_value, percent
+from tasks.gate.contract_values import format_percent, format_value
 from tasks.profile.output_profile import MINUS_INFINITY, PLUS_INFINITY, ColumnProfile, Profile, bin_edges, bin_of
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -65,7 +65,7 @@ def compute_figures(profile: Profile) -> dict[Key, float]:
             if number is not None:
                 figures[Key("extremes", name, part)] = number
         if kind == "number" and column.bins:
-            for q, value in zip(QUANTILES, quantiles(column.bins, QUANTILES), strict=True):
+            for q, value in zip(QUANTILES, compute_quantiles(column.bins, QUANTILES), strict=True):
                 if math.isfinite(value):
                     figures[Key("quantiles", name, f"{100 * q:.0f} %")] = value
     for key, step in profile.steps.items():
@@ -95,7 +95,7 @@ def _to_number(value: str | float | None, kind: str) -> float | None:
     return moment.timestamp() / 3600
 
 
-def quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
+def compute_quantiles(bins: Mapping[int, int], places: Sequence[float]) -> list[float]:
     """Compute the values at fractions of the finite values, interpolated within their bins; NaN without values."""
     numbers = np.fromiter(bins.keys(), np.int64, len(bins))
     counts = np.fromiter(bins.values(), np.float64, len(bins))
@@ -225,7 +225,7 @@ def compute_noise(
     if key.check == "quantiles" and now is not None and now.bins:
         q = float(key.part.split()[0]) / 100
         reach = z * math.sqrt(q * (1 - q) * both)
-        low, high = quantiles(now.bins, (max(q - reach, 0.0), min(q + reach, 1.0)))
+        low, high = compute_quantiles(now.bins, (max(q - reach, 0.0), min(q + reach, 1.0)))
         return (scale.to(high) - scale.to(low)) / 2
     return 0.0
 
@@ -233,7 +233,7 @@ def compute_noise(
 def format_values(key: Key, now: float, expected: float, kind: str) -> tuple[str, str]:
     """Format two figures for people: whole extremes exactly, others with as many digits as tell them apart."""
     if key.check in SHARES:
-        return percent(now), percent(expected)
+        return format_percent(now), format_percent(expected)
     if key.check in ("rows", "distinct"):
         return f"{round(now):,}", f"{round(expected):,}"
     if kind == "moment":

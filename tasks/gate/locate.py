@@ -23,7 +23,7 @@ from tasks.gate.distances import jensen_shannon, noise
 from tasks.gate.distributions import list_cells
 from tasks.gate.figures import compute_figures
 from tasks.gate.verdict import Finding, Verdict
-from tasks.profile.column_figures import column_profile
+from tasks.profile.column_figures import make_column_profile
 from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.sources.reader import read_pieces
 
@@ -38,7 +38,7 @@ DISTRIBUTIONS = ("l_infinity", "jensen_shannon", "psi", "swapped")
 Test = Callable[[ColumnProfile], bool]
 
 
-def with_files(
+def add_files(
     verdict: Verdict,
     plan: Plan,
     profile: Profile,
@@ -111,7 +111,7 @@ def find_files(
         sketch, values = _sketch_column(plan, of_file, column, filter)
         if not sketch.rows:
             continue
-        profile = column_profile(column, plan.schema[column].dtype, sketch, values)
+        profile = make_column_profile(column, plan.schema[column].dtype, sketch, values)
         for key, test in tests.items():
             if len(paths[key]) < most and test(profile):
                 paths[key].append(plan.files[number].path)

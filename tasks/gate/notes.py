@@ -11,7 +11,7 @@ from typing import Literal
 
 from tasks.core.strict_json import JsonObject
 from tasks.gate.question import FORMAT, Answered, GateStage, Question
-from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.gate.verdict import Finding, Verdict, choose_outcome
 from tasks.profile.output_profile import Profile
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.documents import Form, Number, dump_document, parse_document
@@ -43,7 +43,7 @@ class GateNote:
         if self.stopped:
             return "stop"
         verdict = self.verdicts.get("commit") or self.verdicts.get("statistics")  # that of commit covers all columns
-        worst = outcome(self.remaining(verdict.findings)) if verdict else "pass"
+        worst = choose_outcome(self.remaining(verdict.findings)) if verdict else "pass"
         return "published by hand" if self.accepted and worst in ("pass", "warn") else worst
 
     def remaining(self, findings: Iterable[Finding]) -> list[Finding]:
@@ -109,7 +109,7 @@ def is_stopped(folder: Path) -> bool:
     return isinstance(data, dict) and data.get("gate") == "stop"
 
 
-def digest_of(profile: Profile) -> str:
+def compute_profile_digest(profile: Profile) -> str:
     """Compute the sha256 of what a profile says of the rows; the time that it took is left out."""
     data = profile.to_json() | {"seconds": 0}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

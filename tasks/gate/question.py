@@ -161,7 +161,7 @@ def answer_question(folder: Path, answer: Answer, who: str) -> Question:
         if question.answer is not None:
             return question
         if question.is_expired:
-            raise too_late(question)
+            raise make_too_late_error(question)
         question = replace(question, answer=Answered(answer, who, now()))
         write_question(folder, question)
         return question
@@ -170,10 +170,10 @@ def answer_question(folder: Path, answer: Answer, who: str) -> Question:
 def check_first_answer(question: Question, answer: Answer) -> None:
     """Raise a JobError if a question has the other answer."""
     if question.answer is not None and question.answer.answer != answer:
-        raise already(question)
+        raise make_already_answered_error(question)
 
 
-def already(question: Question) -> JobError:
+def make_already_answered_error(question: Question) -> JobError:
     """Make the error for a second answer that differs from the first."""
     first = question.answer
     assert first is not None
@@ -186,7 +186,7 @@ def already(question: Question) -> JobError:
     return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}", do=do)
 
 
-def too_late(question: Question) -> JobError:
+def make_too_late_error(question: Question) -> JobError:
     """Make the error for an answer after `run.ask_timeout`."""
     what = f"the question about {question.batch_text} was open until {question.until}: its run was stopped"
     return JobError(
@@ -201,7 +201,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def somebody() -> str:
+def name_user() -> str:
     """Name the user and the host of this process: `ada@host`."""
     name = str(os.getuid())
     with suppress(OSError, KeyError):  # in containers, a user may have a number but no name
@@ -229,10 +229,10 @@ def check_no_open_question(staging: Staging) -> None:
     for folder in filter(None, (staging.folder, staging.asks_in)):
         question = read_question(folder)
         if question is not None and question.is_open:
-            raise waiting(question)
+            raise make_open_question_error(question)
 
 
-def waiting(question: Question) -> OpenQuestionError:
+def make_open_question_error(question: Question) -> OpenQuestionError:
     """Make the error for a run or command that needs work about which a question is open."""
     return OpenQuestionError(
         f"{question.batch_text} waits for an answer, and nothing else may touch its work",

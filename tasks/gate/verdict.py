@@ -55,10 +55,10 @@ class Verdict:
     format: int = FORMAT
 
 
-def outcome(findings: Sequence[Finding]) -> Outcome:
+def choose_outcome(findings: Sequence[Finding]) -> Outcome:
     """Choose the outcome by the worst finding.
 
-    >>> outcome([])
+    >>> choose_outcome([])
     'pass'
     """
     worst = max((ORDER.index(finding.level) for finding in findings), default=0)

@@ -17,7 +17,7 @@ PLOTS = 8  # most columns that are drawn
 MARKDOWN = 80_000  # most characters
 
 
-def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
+def tabulate_findings(findings: Sequence[Finding]) -> list[JsonObject]:
     """Tabulate findings: column, check, before, now, figure, threshold, what follows, and the files in which each
     begins."""
     rows = [
@@ -38,7 +38,7 @@ def verdict_rows(findings: Sequence[Finding]) -> list[JsonObject]:
     return rows
 
 
-def verdict_markdown(
+def write_verdict_markdown(
     stage: GateStage, note: GateNote, profile: Profile | None, before: Profile | None, draw: Draw | None = None
 ) -> str:
     """Write the verdict of a stage as Markdown: findings, who accepted which, and plots of this batch and the last.
@@ -51,7 +51,7 @@ def verdict_markdown(
     parts = [f"### The gate after {stage}: {verdict.verdict}", f"Compared with {compared}."]
     if findings:
         lines = (f"- **{one.level}**: {escape_markdown(one.text)}" for one in findings[:ROWS])
-        parts += ["\n".join(lines), markdown_table(verdict_rows(findings))]
+        parts += ["\n".join(lines), markdown_table(tabulate_findings(findings))]
     parts += [f"{escape_markdown(line)}." for line in list_acceptances(note)]
     if profile is not None and draw is not None:
         names = list(dict.fromkeys(one.column for one in findings if one.column in profile.columns))

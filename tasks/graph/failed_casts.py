@@ -13,10 +13,10 @@ Record = dict[str, Any]  # the same as plain values: entry, expression, rows
 log = logging.getLogger("rowmill")
 
 
-def records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
+def list_records(failed: Mapping[tuple[str, str], int]) -> list[Record]:
     """Convert failed casts to plain values for notes and manifests, most rows first.
 
-    >>> records({("Lambda of 'x'", "cast(_, 'int8')"): 2})
+    >>> list_records({("Lambda of 'x'", "cast(_, 'int8')"): 2})
     [{'entry': "Lambda of 'x'", 'expression': "cast(_, 'int8')", 'rows': 2}]
     """
     ordered = sorted(failed.items(), key=lambda item: (-item[1], item[0]))
@@ -29,23 +29,23 @@ def sum_records(several: Iterable[Sequence[Record]]) -> list[Record]:
     for records_of_part in several:
         for record in records_of_part:
             total[record["entry"], record["expression"]] += record["rows"]
-    return records(total)
+    return list_records(total)
 
 
-def largest(several: Iterable[Sequence[Record]]) -> list[Record]:
+def merge_largest(several: Iterable[Sequence[Record]]) -> list[Record]:
     """Merge the records of several passes over the same rows: for each cast, the largest count of a pass."""
     most: FailedCasts = {}
     for records_of_pass in several:
         for record in records_of_pass:
             key = record["entry"], record["expression"]
             most[key] = max(record["rows"], most.get(key, 0))
-    return records(most)
+    return list_records(most)
 
 
-def sentence(record: Record) -> str:
+def describe_record(record: Record) -> str:
     """Describe a record in words.
 
-    >>> sentence({"entry": "Lambda of 'x'", "expression": "cast(_, 'int8')", "rows": 1200})
+    >>> describe_record({"entry": "Lambda of 'x'", "expression": "cast(_, 'int8')", "rows": 1200})
     "1,200 row(s) are null in Lambda of 'x' because a cast failed: cast(_, 'int8')"
     """
     names = [what for call, what in (("cast(", "a cast"), ("parse_", "a parse")) if call in record["expression"]]
@@ -56,4 +56,4 @@ def sentence(record: Record) -> str:
 def warn(failed: Iterable[Record]) -> None:
     """Log a warning for each record; for calls from Python, which have no run that shows them."""
     for record in failed:
-        log.warning(sentence(record))
+        log.warning(describe_record(record))

@@ -39,7 +39,7 @@ def is_vocabulary(fitted: FittedValues) -> bool:
     return "values" in fitted and "size" in fitted
 
 
-def distinct_values(fitted: FittedValues) -> int:
+def count_distinct_values(fitted: FittedValues) -> int:
     """Return the number of distinct values that were seen, including those that are not in the vocabulary."""
     return int(fitted["distinct"])
 
@@ -58,13 +58,13 @@ def most_frequent(table: pa.Table, most: int) -> pa.Table:
     return table.take(pc.select_k_unstable(places, min(most, len(table)), keys))
 
 
-def frequent_text(fitted: FittedValues, most: int) -> str:
+def describe_frequent_values(fitted: FittedValues, most: int) -> str:
     """List the most frequent values of a vocabulary in a text, with counts if they are known.
 
     The report of a run has only the first ids of a large vocabulary that a refit has made larger; the text says so.
 
     >>> values = pa.table({"v0": ["Quinn", "Ray"], "count": [38710, 38764]})
-    >>> frequent_text({"values": values, "size": 2}, 1)
+    >>> describe_frequent_values({"values": values, "size": 2}, 1)
     'Ray (38,764), ..'
     """
     size = fitted["size"]
@@ -85,21 +85,21 @@ def describe_fitted(fitted: FittedValues) -> str:
     'mean 0.123457, edges [1, 2]'
     """
     return ", ".join(
-        f"{name}: {len(value):,} rows" if isinstance(value, pa.Table) else f"{name} {value_text(value)}"
+        f"{name}: {len(value):,} rows" if isinstance(value, pa.Table) else f"{name} {format_value(value)}"
         for name, value in fitted.items()
     )
 
 
-def value_text(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a plain value: numbers to six digits, the first eight items of a list."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return "[" + ", ".join(value_text(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
+        return "[" + ", ".join(format_value(v) for v in value[:8]) + (", .." if len(value) > 8 else "") + "]"
     return str(value)
 
 
-def growth_rows(changes: Mapping[str, JsonObject]) -> list[JsonObject]:
+def tabulate_growth(changes: Mapping[str, JsonObject]) -> list[JsonObject]:
     """Tabulate the learned steps of a refit: operator, columns, mode, what is different now, why."""
     return [
         {
@@ -134,7 +134,7 @@ def growth_text(change: JsonObject) -> str:
     new = change.get("new")
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         names = [name for name in new if not isinstance(new[name], (list, dict))][:4]
-        texts += [f"{name} {value_text(old.get(name))} -> {value_text(new[name])}" for name in names]
+        texts += [f"{name} {format_value(old.get(name))} -> {format_value(new[name])}" for name in names]
         texts += ["more in changes.json"] if len(new) > len(names) else []
     if change.get("would"):
         texts.append(f"a fit would differ now: {change['would']}")

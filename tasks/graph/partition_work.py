@@ -171,7 +171,7 @@ class Work(PickledFields):
         """Profile the rows of the partition before filters of the graph; `known`: moments by block."""
         start = time.thread_time()
         (columns, context), engine = evaluation.read, self.kernels
-        starts = block_offsets(partition, context.ordered(), engine.xp)
+        starts = find_block_offsets(partition, context.ordered(), engine.xp)
         blocks = [block.number for block in partition.blocks]
         profiled = {name: columns[name] for name in self.profile or ()}
         seen = Seen(
@@ -302,7 +302,7 @@ class Work(PickledFields):
         return self.cache if whole else None
 
 
-def block_offsets(partition: Partition, rows: Array, xp: ModuleType) -> list[int]:
+def find_block_offsets(partition: Partition, rows: Array, xp: ModuleType) -> list[int]:
     """Find where each block begins in the partition's rows (their numbers ascend), and where the last one ends."""
     starts = np.array([b.first_row for b in partition.blocks], dtype=np.uint64)
     return [*(int(i) for i in xp.searchsorted(rows, xp.asarray(starts))), len(rows)]

@@ -277,7 +277,7 @@ def with_unit(rule: SplitRule, unit: str | None) -> SplitRule:
     return rule.model_copy(update={"unit": unit}) if unit else rule
 
 
-def wants_unit(schema: Schema, rule: SplitRule | None) -> bool:
+def needs_unit(schema: Schema, rule: SplitRule | None) -> bool:
     """Return whether the column has numbers, valid and test are times, and the rule does not say what the numbers
     count."""
     return bool(rule and rule.moments and not rule.unit and schema[rule.column or ""].kind == "number")
@@ -366,7 +366,7 @@ class RowRules:
 ALL_ROWS = RowRules()
 
 
-def no_row_left(splitting: Splitting | None) -> DataError:
+def make_no_row_error(splitting: Splitting | None) -> DataError:
     """Make the error for a split, or a source without splits, that filters and rules leave without a row."""
     if splitting is None:
         do = "check source.filter and the filters of features against the data"

@@ -107,7 +107,7 @@ class WorkflowForm(Form):
 
 
 @dataclass(frozen=True)
-class FittedNotes:
+class FittedOrigin:
     """What a fitted workflow notes of its origin, in addition to its graph and what it has learned.
 
     reading: how the rows were read (`tasks.sources.reading_rules`); new rows are read alike. The key `source`.
@@ -130,7 +130,7 @@ class FittedNotes:
 
 
 def save_fitted(
-    final: Node, schema: Schema, state: State, folder: Path, notes: FittedNotes, saved: Path | None = None
+    final: Node, schema: Schema, state: State, folder: Path, notes: FittedOrigin, saved: Path | None = None
 ) -> None:
     """Write the folder of a fitted workflow.
 
@@ -167,7 +167,7 @@ def save_fitted(
     write_json(folder / FITTED, seal({**data, "readme": hashlib.sha256(readme.encode()).hexdigest()}))
 
 
-def _count_ancestors_with_other_ids(bound: Bound, notes: FittedNotes) -> dict[str, int]:
+def _count_ancestors_with_other_ids(bound: Bound, notes: FittedOrigin) -> dict[str, int]:
     """Count, for each column of ids, the ancestors (the oldest ones) whose ids in it are not those of this workflow.
 
     A column that the newest ancestor lacks begins its ids now, so all ancestors count. 0 is left out.

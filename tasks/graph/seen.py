@@ -94,7 +94,7 @@ def sum_counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def together(passes: Sequence[Seen]) -> Seen:
+def join_passes(passes: Sequence[Seen]) -> Seen:
     """Join what several passes over the same rows have seen: each has its own columns; the last to meet a step
     counts."""
     whole = Seen(max((seen.rows for seen in passes), default=0))

@@ -33,7 +33,7 @@ from tasks.storage.discarded import check_discarded, find_marked_folder
 from tasks.storage.own_files import current
 
 
-def applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
+def make_applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
     """Make the request that transforms a source with the fitted workflow of a folder, and learns nothing."""
     version = current(fitted)
     check_discarded(version, fitted)
@@ -42,7 +42,7 @@ def applying_request(source: Source, fitted: Path, output: Output, run: Run, eng
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
     digest = data.get("state") or hashlib.sha256(list_state_files(folder)[0].read_bytes()).hexdigest()
-    labels = targets_of(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
+    labels = list_targets(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
         str(folder),
         digest,
@@ -244,7 +244,7 @@ def wider_number(was: pa.DataType, now: pa.DataType) -> pa.DataType | None:
     return widest([was, now]) if now.bit_width > was.bit_width else None
 
 
-def as_read(fitted: Schema, source: Schema) -> Schema:
+def with_read_types(fitted: Schema, source: Schema) -> Schema:
     """Return the columns of a fit, in the wider types in which a plan (`in_fitted_types`) reads some of them."""
     wide = {c.name: source[c.name].dtype for c in fitted.columns if c.name in source}
     return Schema(
@@ -258,33 +258,33 @@ def _collect_exact_columns(request: Request) -> set[str]:
     return {*exact_columns(request.source), *request.output.keys, *request.output.sort_by}
 
 
-def differences_of(request: Request, plan: Plan) -> list[str]:
+def list_differences(request: Request, plan: Plan) -> list[str]:
     """List how the reading of the source differs from that of the applied workflow."""
     return differences(request.source, request.fit.reading, plan.reading.get("format", "")) if request.fit else []
 
 
-def subject(request: Request, source: Schema) -> tuple[Node, Schema]:
+def choose_graph_and_schema(request: Request, source: Schema) -> tuple[Node, Schema]:
     """Return the graph, and the schema that it is bound to.
 
     For a fitted workflow these are those of the fit, without what is left out, and in the types in which a plan reads
     its columns.
     """
     final, schema = _choose_fitted_subject(request, source)
-    return final, as_read(schema, source) if request.origin else schema
+    return final, with_read_types(schema, source) if request.origin else schema
 
 
-def bound_of(request: Request, source: Schema) -> Bound:
+def bind_graph(request: Request, source: Schema) -> Bound:
     """Bind the graph to the columns of a plan."""
-    return Bound(*subject(request, source))
+    return Bound(*choose_graph_and_schema(request, source))
 
 
 def _choose_fitted_subject(request: Request, source: Schema) -> tuple[Node, Schema]:
     """Choose the graph, and the schema that it is bound to, in the types of the fit."""
     if request.base:
-        return without(request.final, base_schema(request, source), source, ())
+        return remove_outputs(request.final, base_schema(request, source), source, ())
     if not request.fitted:
         return request.final, with_weight(source, request.source)
-    return without(request.final, request.fitted_schema, source, missing_labels(request, source))
+    return remove_outputs(request.final, request.fitted_schema, source, list_missing_labels(request, source))
 
 
 def base_schema(request: Request, source: Schema) -> Schema:
@@ -296,7 +296,7 @@ def base_schema(request: Request, source: Schema) -> Schema:
     return Schema([*fitted.columns, *(c for c in columns if c.name not in fitted and c.name != ROW)])
 
 
-def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:
+def remove_outputs(final: Node, fitted: Schema, source: Schema, left_out: Collection[str]) -> tuple[Node, Schema]:
     """Remove outputs from a graph; return it, and the schema of the fit that it is bound to."""
     schema = Schema([*fitted.columns, source[ROW]]) if ROW in source and ROW not in fitted else fitted
     if not left_out:
@@ -305,15 +305,17 @@ def without(final: Node, fitted: Schema, source: Schema, left_out: Collection[st
     return Node("pick", (final,), selection=names), schema
 
 
-def missing_labels(request: Request, source: Schema) -> list[str]:
+def list_missing_labels(request: Request, source: Schema) -> list[str]:
     """List the labels that cannot be made since the source lacks their columns; a DataError for any other such
     output."""
     if request.base:
         return []
-    return labels_without(request.final, request.fitted_schema if request.fitted else source, source, request.labels)
+    return list_unmakeable_labels(
+        request.final, request.fitted_schema if request.fitted else source, source, request.labels
+    )
 
 
-def labels_without(
+def list_unmakeable_labels(
     final: Node, fitted: Schema, source: Schema, labels: Collection[str], where: str = "source.path", do: str = ""
 ) -> list[str]:
     """List the labels that cannot be made of the columns of `source`; a DataError for any other such output."""
@@ -348,7 +350,7 @@ def _find_missing(name: str, source: Schema, why: str, where: str, do: str = "")
     return DataError(what, where=where, why=why, do=near(name, source) + (f"; {do}" if do else ""))
 
 
-def targets_of(final: Node, fitted: Schema, *more: Tags) -> list[str]:
+def list_targets(final: Node, fitted: Schema, *more: Tags) -> list[str]:
     """List the outputs that are tagged as target, or with one of `more` tags."""
     tags = {tag.value for tag in (Tags.TARGET, *more)}
     return [c.name for c in Bound(final, fitted).output.columns if tags & c.tags]
@@ -376,7 +378,7 @@ def adopt(request: Request) -> None:
         write_json(partial / "manifest.json", {"digest": fitted.state})
 
 
-def null_types(request: Request) -> JsonObject:
+def list_null_types(request: Request) -> JsonObject:
     """Return the types for columns that have only nulls, and so no type of their own."""
     columns: Sequence[Column] = request.fitted_schema.columns if request.origin else ()
     return {c.name: c.dtype for c in columns}

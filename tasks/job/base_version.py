@@ -16,7 +16,7 @@ from tasks.errors import DataError, HostError, JobError
 from tasks.graph.refit_history import check_history, count_learned_rows
 from tasks.graph.saved_workflow import find_fitted_folder, read_fitted
 from tasks.graph.state import check_saved
-from tasks.job.output_check import damages
+from tasks.job.output_check import list_damages
 from tasks.job.request import Request
 from tasks.manifest import Manifest, outputs
 from tasks.storage.allowed_roots import check_path
@@ -115,13 +115,13 @@ class BaseChoice:
         return f"every version at {root} is discarded ({names}): this run is a fit, and all values get new ids"
 
 
-def why_no_base(root: Path) -> str:
+def explain_no_base(root: Path) -> str:
     """Explain why no version at a path, which is not damaged, can be a base."""
     is_there = root.is_dir() and any(root.iterdir())
     return "every version is discarded" if is_there else "the folder does not exist, or is empty"
 
 
-def newest_good(root: Path, thorough: bool = True) -> BaseChoice:
+def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     """Find the newest good version at a path: a folder of versions, or an output or fitted workflow without versions.
 
     `thorough` reads every byte, as `rowmill verify` does; else manifests, `workflow.json` and the sizes of files are
@@ -192,7 +192,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def set_aside(choice: BaseChoice, stops: bool) -> list[str]:
+def discard_damaged(choice: BaseChoice, stops: bool) -> list[str]:
     """Discard damaged versions that are newer than the base, as `rowmill discard` does, so that they are not read.
 
     Returns sentences on what was done. With `stops`, a DataError is raised instead.
@@ -244,7 +244,7 @@ def _describe_discarded_base(version: PublishedOutput, root: Path) -> str:
     )
 
 
-def other_ids_text(request: Request) -> str:
+def describe_other_ids(request: Request) -> str:
     """Describe a run without a base that writes a version next to others, which have other ids; "" if it does not."""
     versions = PublishedOutput(request.staging.target).versions if request.output.on_existing == "version" else ()
     earlier = [version.name for version in versions if not version.is_discarded and version.has_ids]
@@ -317,7 +317,7 @@ def _check_version(output: PublishedOutput, thorough: bool) -> BaseVersion:
         raise _make_unknown_error(version, f"it has neither {MANIFEST} nor {FITTED}")
     for folder in outputs(version):
         Manifest.load(folder)
-        if thorough and (lines := damages(folder)):
+        if thorough and (lines := list_damages(folder)):
             raise DataError(lines[0], where=str(folder))
     if lacks := lacking(version):
         raise DataError(f"{lacks[0]} is missing or cut off", where=str(version))

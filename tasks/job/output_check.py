@@ -18,7 +18,7 @@ from tasks.storage.checksum import digest
 from tasks.storage.own_files import MANIFEST, current
 
 
-def damages(folder: Path) -> list[str]:
+def list_damages(folder: Path) -> list[str]:
     """List the differences between an output and its manifest, a line for each part; [] if the output is undamaged."""
     manifest = Manifest.read(current(folder), folder)
     problems = []

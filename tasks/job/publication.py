@@ -119,7 +119,7 @@ def version_name(folder: Path) -> str:
     return folder.name if VERSION.fullmatch(folder.name) else ""
 
 
-def id_of(*parts: str) -> uuid.UUID:
+def compute_event_id(*parts: str) -> uuid.UUID:
     """Compute the id of an event from its facts: equal facts make the same event, which the server counts once."""
     return uuid.uuid5(NAMESPACE, "\n".join(parts))
 
@@ -142,7 +142,7 @@ def write_publication(
     ]
     base = _find_output(request.base.path) if request.base else None
     publication = Publication(
-        id=str(id_of(*(split.manifest for split in splits))),
+        id=str(compute_event_id(*(split.manifest for split in splits))),
         flow=request.flow,
         run=str(first["run"]),
         created=str(first["created"]),
@@ -186,17 +186,17 @@ def _count_added_ids(workflow: Path) -> int:
     return sum(step["new_size"] - step["old_size"] for step in steps if step.get("mode") == "appended")
 
 
-def paths_of(request: Request) -> list[str]:
+def list_paths(request: Request) -> list[str]:
     """List the paths that a request reads: the source, the side tables, and the base or fitted workflow.
 
     They may contain secrets.
     """
     origin = [_find_output(request.origin.path)] if request.origin else []
-    sources = sources_of(request.source.path, request.source.valid)
+    sources = list_source_paths(request.source.path, request.source.valid)
     return list(map(str, (*sources, *side_paths(request.final), *origin)))
 
 
-def sources_of(*sections: str | list[str] | None) -> list[str]:
+def list_source_paths(*sections: str | list[str] | None) -> list[str]:
     """List the paths of sections of a source; if there are too many files, their folders."""
     paths = [path for one in sections if one for path in ([one] if isinstance(one, str) else one)]
     if len(paths) > MOST_UPSTREAM:

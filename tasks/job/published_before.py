@@ -16,14 +16,14 @@ from tasks.errors import DataError
 from tasks.graph.refit_history import read_files
 from tasks.graph.saved_workflow import find_fitted_folder, read_fitted
 from tasks.job.learned_files import find_learned_files, is_last_batch
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.storage.atomic import read_record
 from tasks.storage.discarded import is_discarded
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import MANIFEST, find_description, versions_of
 
 
-def find_published_work(request: Request, plans: PlanOf) -> Path | None:
+def find_published_work(request: Request, plans: SavedPlans) -> Path | None:
     """Find the output, or the version, that has the work of this request already; None if there is none.
 
     It is also None for a request that does not follow an interrupted run: a request for
@@ -49,7 +49,7 @@ def _is_of_date(output: Path, dated: JsonObject) -> bool:
     return bool(run_date == dated.get("run_date"))
 
 
-def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
+def _has_work(output: Path, request: Request, plans: SavedPlans) -> bool:
     base = request.base
     if base is not None and os.path.realpath(base.path) == os.path.realpath(find_fitted_folder(output)):
         # with refit.all, a run that was cut off earlier looks the same
@@ -59,7 +59,7 @@ def _has_work(output: Path, request: Request, plans: PlanOf) -> bool:
     return _is_written_by(output, request, plans)
 
 
-def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
+def _has_learned(output: Path, plans: SavedPlans, again: bool = False) -> bool:
     """Return whether the last batch that an output has learned is that of the plans; with `again` once more, since the
     files are in an earlier batch, too."""
     folder = find_fitted_folder(output)
@@ -72,7 +72,7 @@ def _has_learned(output: Path, plans: PlanOf, again: bool = False) -> bool:
     return not again or bool(find_learned_files(plans.learned_files, earlier))
 
 
-def _is_written_by(output: Path, request: Request, plans: PlanOf) -> bool:
+def _is_written_by(output: Path, request: Request, plans: SavedPlans) -> bool:
     """Return whether all splits of an output were written by the job of the request, from the same source.
 
     The first plan is told by the contents of its files, as learned: with `source.keys` it is of scratch files, which

@@ -21,10 +21,10 @@ from tasks.graph.node import graph_from_json, graph_to_json
 from tasks.graph.refit_history import FILES, files_table, read_files, with_batch
 from tasks.graph.saved_workflow import read_fitted, read_ids_since
 from tasks.graph.state import check_saved, list_state_files
-from tasks.job.apply_fitted import bound_of, list_lookalike_data, targets_of
+from tasks.job.apply_fitted import bind_graph, list_lookalike_data, list_targets
 from tasks.job.base_version import BaseVersion
 from tasks.job.learned_files import run_date_of
-from tasks.job.request import PlanOf, RefitBase, Request, new_request
+from tasks.job.request import RefitBase, Request, SavedPlans, new_request
 from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.allowed_roots import open_allowed_path
@@ -61,7 +61,7 @@ def refitting_request(
     fit = Fit.of(source, base.data["source"])
     schema = base.data["schema"]
     if features is None:
-        features = Features(own, targets_of(graph_from_json(own), Schema.from_json(schema)))
+        features = Features(own, list_targets(graph_from_json(own), Schema.from_json(schema)))
     graph = features.graph
     is_changed = features.graph != own
     return new_request(
@@ -101,7 +101,7 @@ def match_to_base(request: Request, source: Schema) -> Matched | None:
     if request.base is None or request.base.graph is None:
         return None
     base = Bound(graph_from_json(request.base.graph), request.fitted_schema)
-    return match_steps(base, bound_of(request, source), request.base.version)
+    return match_steps(base, bind_graph(request, source), request.base.version)
 
 
 def copy_base(request: Request) -> Path:
@@ -147,7 +147,7 @@ def history_before(request: Request) -> tuple[JsonObject, pa.Table]:
 def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Table]:
     """Make (the history after this run, the table of its files); `values` is what was learned, by step."""
     before, files = history_before(request)
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     learned = plans.learned_files
     vocabularies = {key: known for key, known in values.items() if "values" in known and "size" in known}
     batch = {

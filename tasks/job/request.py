@@ -270,7 +270,7 @@ def output_slug(target: str | Path) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-") + more
 
 
-class PlanOf:
+class SavedPlans:
     """The plans of a run, as saved by ingest."""
 
     def __init__(self, request: Request) -> None:

@@ -21,10 +21,10 @@ from tasks.graph.row_rules import (
     RowRules,
     Splitting,
     moment_conditions,
-    wants_unit,
+    needs_unit,
     with_unit,
 )
-from tasks.job.request import PlanOf
+from tasks.job.request import SavedPlans
 
 
 def downsampling_of(source: Source) -> Downsampling | None:
@@ -33,7 +33,7 @@ def downsampling_of(source: Source) -> Downsampling | None:
     return Downsampling(section.where, section.fraction, section.weight, section.seed) if section else None
 
 
-def row_rules(source: Source, plans: PlanOf, split: str) -> RowRules:
+def row_rules(source: Source, plans: SavedPlans, split: str) -> RowRules:
     """Make the rules for rows of a split beyond `source.filter`."""
     splitting = splitting_of(source, split, plans.division)
     return RowRules(plans.read_repeated_rows(split), splitting, downsampling_of(source), strict=source.strict)
@@ -115,7 +115,7 @@ def check_splitting(schema: Schema, source: Source) -> None:
     if rule.unit and (column := schema[rule.column or ""]).kind != "number":
         what = f"unit is for a column of numbers, and {column.name!r} is {dtype_name(column.dtype)}"
         raise JobError(what, where="source.split.unit", do="leave it out")
-    if wants_unit(schema, rule):
+    if needs_unit(schema, rule):
         rule = with_unit(rule, "s")
     try:
         moments = moment_conditions(rule) if rule.by == "time" and not rule.by_shares else ()
@@ -182,7 +182,7 @@ def looks(source: Source, schema: Schema | None = None) -> list[Look]:
     if unique:
         names = dict.fromkeys([*unique.keys, *([unique.by] if unique.by else [])])
         several.append(Look("rows with equal keys", [*names]))
-    if rule and schema and wants_unit(schema, rule):
+    if rule and schema and needs_unit(schema, rule):
         several.append(Look("the unit of times", [*split_columns(source)], by_keys=False))
     if rule and rule.looks_at_all_rows:
         what = "rows of each split" if rule.together else "moments at which splits begin"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster.out_of_memory import frugal, is_out_of_memory
+from tasks.cluster.out_of_memory import is_out_of_memory, retry_without_cache
 from tasks.cluster.pool import Pool
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.errors import DataError, JobError
@@ -140,7 +140,7 @@ def change_anew(step: Step, base: Base, fitted: FittedValues) -> FittedValues:
     return {} if base.mode(step).mode == "new" else step.op.change(base.starts(step).fitted, fitted, step.unit)
 
 
-@frugal
+@retry_without_cache
 def finalize(observed: Observed, starts: Mapping[str, Start]) -> tuple[dict[str, Finished], FittedValues]:
     """(what is learned by step; questions of steps that learn anew and need another pass) of small partials."""
     done = {}

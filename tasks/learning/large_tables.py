@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster.out_of_memory import frugal
+from tasks.cluster.out_of_memory import retry_without_cache
 from tasks.cluster.pool import Pool
 from tasks.core.memory_budget import TABLES_SHARE_OF_GPU
 from tasks.engines.convert.frame_sizes import nbytes
@@ -98,7 +98,7 @@ def chain_of(op: Operator, unit: Unit, partial: object, number: int, count: int)
     return Chain(op, unit, tables[number * len(tables) // count : (number + 1) * len(tables) // count])
 
 
-@frugal
+@retry_without_cache
 def merge_chains(chains: Sequence[Chain]) -> Chain:
     """The same chain of several partials as one, with one table for each split."""
     op = chains[0].op
@@ -203,7 +203,7 @@ def _finish(
     return fitted, for_refit
 
 
-@frugal
+@retry_without_cache
 def _arrange(chain: Chain) -> Chain:
     """The chain with one table, whose rows are in order, and the operator's sums."""
     engine = engines.engine_of(chain.tables[0])
@@ -269,7 +269,7 @@ def _slice(slices: Sequence[Slice], number: int) -> Slice:
     return slices[number]
 
 
-@frugal
+@retry_without_cache
 def _range(op: Keyed, slices: list[Slice]) -> pa.Table:
     """The rows of one range in order, in host memory."""
     tables = [each.table for each in slices]

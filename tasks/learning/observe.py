@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks import engines
 from tasks.cluster import monitor
-from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.out_of_memory import compute_in_halves
 from tasks.cluster.pool import Pool
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name
@@ -22,9 +22,9 @@ from tasks.engines.algorithms.moments import Moments
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound, Step
 from tasks.graph.evaluation import describe_step, explain_error
-from tasks.graph.failed_casts import Record, records
-from tasks.graph.partition_work import Work, block_offsets
-from tasks.graph.seen import Seen, find_counted_columns, together
+from tasks.graph.failed_casts import Record, list_records
+from tasks.graph.partition_work import Work, find_block_offsets
+from tasks.graph.seen import Seen, find_counted_columns, join_passes
 from tasks.graph.state import State
 from tasks.learning import large_tables
 from tasks.learning.count_tables import CountTables
@@ -152,7 +152,7 @@ def learn(
         _make_final_state(phases, learned, is_fit),
         halved=learned.halved,
         failed=learned.failed,
-        seen=together(learned.passes) if learned.passes and options.profile else None,
+        seen=join_passes(learned.passes) if learned.passes and options.profile else None,
         left_out=learned.passes[0].left_out if learned.passes else {},
         has_read_rows=bool(learned.passes),
     )
@@ -291,7 +291,7 @@ def observe(phase: Phase, partition: Partition) -> Observed:
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         observe_part = functools.partial(_observe, phase)
-        parts = in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
+        parts = compute_in_halves("statistics", observe_part, partition, phase.floor, work.source, work.engine)
         merged = merge(parts)
     merged.halved = len(parts) - 1
     monitor.count(partition.rows, partition.nbytes)
@@ -304,7 +304,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
     evaluation = work.open_partition(partition, targets)
     evaluation.columns(targets)
-    offsets = {space: block_offsets(partition, c.ordered(), xp) for space, c in evaluation.contexts.items()}
+    offsets = {space: find_block_offsets(partition, c.ordered(), xp) for space, c in evaluation.contexts.items()}
     partials: dict[str, Partial] = {}
     moments: dict[str, list[Moments]] = {}
     for step in phase.steps:
@@ -328,7 +328,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         partials[step.key] = Partial(step, tree)
     seen = Seen() if work.profile is None else work.profile_rows(evaluation, partition, moments)
     seen.left_out = evaluation.left_out
-    return with_size(Observed(partials, failed=records(evaluation.failed), seen=seen))
+    return with_size(Observed(partials, failed=list_records(evaluation.failed), seen=seen))
 
 
 def _take_moments_of_source(step: Step, by_block: list[Moments], bound: Bound) -> dict[str, list[Moments]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from tasks import engines
-from tasks.cluster.out_of_memory import frugal
+from tasks.cluster.out_of_memory import retry_without_cache
 from tasks.core.pickled_fields import PickledFields
 from tasks.engines.convert.frame_sizes import nbytes
 from tasks.engines.task_result import TaskResult
@@ -90,7 +90,7 @@ def with_size(observed: Observed) -> Observed:
     return observed
 
 
-@frugal
+@retry_without_cache
 def merge(partials: Sequence[Observed]) -> Observed:
     """The partials of several partitions as one."""
     if len(partials) == 1:

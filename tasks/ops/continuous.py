@@ -185,7 +185,7 @@ class FillMissing(Operator):
 
     def transform(self, column: Series, fitted: object) -> Series:
         engine = engines.engine_of(column)
-        return engine.fill_null(column, as_stored(self.fill_value, engine.dtype(column)))
+        return engine.fill_null(column, convert_parameter(self.fill_value, engine.dtype(column)))
 
     def apply(self, columns: Columns, unit: Unit, fitted: object, context: Context) -> Columns:
         out = super().apply(columns, unit, fitted, context)
@@ -265,7 +265,7 @@ class Clip(Operator):
     def transform(self, column: Series, fitted: object) -> Series:
         engine = engines.engine_of(column)
         dtype = engine.dtype(column)
-        return engine.clip(column, as_stored(self.min_value, dtype), as_stored(self.max_value, dtype))
+        return engine.clip(column, convert_parameter(self.min_value, dtype), convert_parameter(self.max_value, dtype))
 
 
 class LogOp(Operator):
@@ -300,7 +300,7 @@ class LogOp(Operator):
         return engines.engine_of(column).log1p(column, pa.float32())
 
 
-def as_stored(value: object, dtype: pa.DataType) -> Any:
+def convert_parameter(value: object, dtype: pa.DataType) -> Any:
     """Convert a parameter to the Python value that a column of the type holds.
 
     Times and decimals may be given as text, since JSON has neither; a float becomes the decimal that it is written as.
@@ -340,7 +340,7 @@ def check_fits(value: object, dtype: pa.DataType, name: str, op: str, parameter:
     if value is None or pa.types.is_null(dtype):
         return
     try:
-        stored = as_stored(value, dtype)
+        stored = convert_parameter(value, dtype)
         as_column = pa.scalar(stored, dtype).as_py()
         if pa.types.is_floating(dtype) and math.isinf(as_column) == math.isinf(stored):
             fits = True

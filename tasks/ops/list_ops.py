@@ -13,7 +13,7 @@ from tasks.engines.algorithms.key_runs import with_filler
 from tasks.engines.algorithms.reductions import extremes
 from tasks.errors import DataError, JobError
 from tasks.ops.base import Array, Columns, Context, Entry, Learned, Operator, Unit
-from tasks.ops.continuous import as_stored, check_fits
+from tasks.ops.continuous import check_fits, convert_parameter
 from tasks.ops.fitted_values import FittedValues
 from tasks.ops.scaling import Range, restore_range, save_range
 
@@ -121,7 +121,7 @@ class ListSlice(Operator):
                 offset = offset - (sizes - sliced)[row]  # negative where a filler stands
             is_taken = xp.logical_and(offset >= 0, offset < sliced[row])
             index = xp.where(is_taken, begin[row] + offset, len(elements))
-            taken = with_filler(elements, as_stored(self.pad_value, engine.dtype(elements)), index, engine)
+            taken = with_filler(elements, convert_parameter(self.pad_value, engine.dtype(elements)), index, engine)
         else:
             taken = engine.take({"x": elements}, begin[row] + offset)["x"]
         return {unit[0]: engine.make_lists(sizes, valid, taken)}

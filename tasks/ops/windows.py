@@ -17,7 +17,7 @@ from tasks.engines.algorithms.protocol import Kernels
 from tasks.engines.algorithms.text_times import find_unsorted_times
 from tasks.errors import DataError
 from tasks.ops.base import Array, Columns, Context, Entry, Operator, Series, Unit
-from tasks.ops.continuous import as_stored, check_fits
+from tasks.ops.continuous import check_fits, convert_parameter
 from tasks.ops.fitted_values import FittedValues
 
 Agg = Literal["list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "min", "max", "median"]
@@ -339,7 +339,7 @@ class History(_RunOperator):
         histories = Histories(runs, self.length, ties, self.include_current)
         out = {}
         for name in unit:
-            filler = as_stored(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
+            filler = convert_parameter(self.pad_value, context.engine.dtype(columns[name])) if self.pad else None
             out[f"{name}_history"] = histories.lists(columns[name], self.min_length, self.pad, filler)
         return out
 

@@ -20,7 +20,7 @@ from tasks.engines.hashing.canonical import canonical_bits
 from tasks.profile.output_profile import BUCKETS, ColumnProfile
 
 
-def column_profile(
+def make_column_profile(
     name: str, dtype: pa.DataType, sketch: Sketch, sample: pa.ChunkedArray | None = None, sample_every: int = 1
 ) -> ColumnProfile:
     """Make the profile of a column of the source from the sketch of all its rows.
@@ -173,12 +173,12 @@ def _format_time(count: int, dtype: pa.DataType) -> str | int:
         return count
 
 
-def column_profiles(
+def make_profiles_of_columns(
     types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch], sample: pa.Table | None, sample_every: int
 ) -> dict[str, ColumnProfile]:
     """Make the profiles of the columns of the source that were sketched."""
     columns = {} if sample is None else dict(zip(sample.column_names, sample.columns, strict=True))
     return {
-        name: column_profile(name, types[name], sketch, columns.get(name), sample_every)
+        name: make_column_profile(name, types[name], sketch, columns.get(name), sample_every)
         for name, sketch in sketches.items()
     }

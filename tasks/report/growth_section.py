@@ -29,7 +29,7 @@ class Vocabulary:
         return [after - before for before, after in zip(self.sizes, self.sizes[1:], strict=False)]
 
 
-def growth(folder: Path, target: Path) -> JsonObject:
+def describe_growth(folder: Path, target: Path) -> JsonObject:
     """Tabulate the vocabularies that refits let grow, and draw their sizes; {} if there are none.
 
     folder: where the output's files are. target: where it is or will be: next to it are the versions of the batches

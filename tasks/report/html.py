@@ -14,7 +14,7 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.stage_results import StageResult
 from tasks.core.strict_json import JsonObject
 from tasks.graph.binding import Bound
-from tasks.graph.learned_text import growth_rows
+from tasks.graph.learned_text import tabulate_growth
 from tasks.graph.node import Node
 from tasks.graph.refit_history import batch_rows, history_lines
 from tasks.graph.saved_workflow import find_fitted_folder, load_fitted, read_fitted
@@ -146,7 +146,7 @@ def _read_batches(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonO
     That is: lines of text, the last batches, and what the last refit changed by step.
     """
     data = read_fitted(folder)
-    return history_lines(folder, data), batch_rows(data), growth_rows(load_changes(folder).get("steps", {}))
+    return history_lines(folder, data), batch_rows(data), tabulate_growth(load_changes(folder).get("steps", {}))
 
 
 def _subject(final: Node, schema: Schema, manifest: Manifest) -> tuple[Node, Schema]:

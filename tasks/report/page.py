@@ -17,11 +17,11 @@ from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, T
 from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount, rate
 from tasks.graph.binding import Bound
-from tasks.graph.failed_casts import sentence
+from tasks.graph.failed_casts import describe_record
 from tasks.graph.learned_text import (
+    count_distinct_values,
     describe_fitted,
-    distinct_values,
-    frequent_text,
+    describe_frequent_values,
     is_vocabulary,
     select_learned_steps,
 )
@@ -29,7 +29,7 @@ from tasks.manifest import describe_run_date
 from tasks.ops.fitted_values import FittedSteps
 from tasks.profile.output_profile import read_profile
 from tasks.report import diagram, profile_section, series, svg, verdict_section
-from tasks.report.growth_section import growth
+from tasks.report.growth_section import describe_growth
 from tasks.sources import sampling
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
@@ -107,7 +107,7 @@ def render(facts: Facts, folder: Path) -> str:
         output_exact=_describe_exact_rows(manifest["rows"]["out"], of_split),
         embeddings=embeddings(facts.bound),
         gate=verdict_section.section(folder),
-        growth=growth(folder, Path(facts.target or folder)),
+        growth=describe_growth(folder, Path(facts.target or folder)),
         **tabulate_fitted_state(facts),
     )
 
@@ -176,7 +176,7 @@ def stage_rows(facts: Facts) -> list[JsonObject]:
         notes = ["already done, not run again"] if result.reused else []
         notes += [f"{result.halved:,} partitions halved for lack of memory"] if result.halved else []
         notes += [resources_text(result.resources)] if result.resources else []
-        notes += [sentence(dict(failed)) for failed in result.failed_casts]
+        notes += [describe_record(dict(failed)) for failed in result.failed_casts]
         if isinstance(result, StatisticsResult) and result.decoded:
             notes.append(f"{amount(result.decoded)} stay decoded for transform")
         if isinstance(result, TransformResult):
@@ -222,7 +222,7 @@ def gantt(facts: Facts) -> str:
         if not result.reused:
             began = max(began, ended - result.seconds)
         rows.append((result.title, began, ended, f"{ended - began:.2f} s"))
-    return svg.stages(rows) if rows else ""
+    return svg.draw_stages(rows) if rows else ""
 
 
 def _select_timed_results(results: Iterable[StageResult]) -> list[tuple[StageResult, float, float]]:
@@ -270,8 +270,8 @@ def tabulate_fitted_state(facts: Facts) -> JsonObject:
         columns = diagram.names_text(step.unit, 8)
         if is_vocabulary(fitted):
             size = fitted["size"]
-            counts = {"values": size, "left": distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}
-            vocabularies.append({"columns": columns, "frequent": frequent_text(fitted, 8), **counts})
+            counts = {"values": size, "left": count_distinct_values(fitted) - size, "nulls": fitted.get("nulls", 0)}
+            vocabularies.append({"columns": columns, "frequent": describe_frequent_values(fitted, 8), **counts})
         else:
             others.append({"operator": type(step.op).__name__, "columns": columns, "what": describe_fitted(fitted)})
     return {"vocabularies": vocabularies[:MOST_COLUMNS], "others": others[:MOST_COLUMNS]}

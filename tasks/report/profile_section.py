@@ -20,7 +20,7 @@ from tasks.core.dtypes import dtype_name, is_list, kind_of
 from tasks.core.schema import Schema
 from tasks.engines.convert.python_values import to_python_list, to_storage_type, value_of
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.graph.learned_text import distinct_values
+from tasks.graph.learned_text import count_distinct_values
 from tasks.ops.fitted_values import FittedSteps, FittedValues
 from tasks.profile.output_profile import ColumnProfile, Profile
 
@@ -210,7 +210,7 @@ def _add_vocabulary(profile: ColumnSummary, fitted: FittedValues) -> None:
         return
     known = fitted.get("occurrences") or int(pc.sum(table["count"]).as_py() or 0)
     nulls = int(fitted.get("nulls", 0))
-    profile.distinct = distinct_values(fitted)
+    profile.distinct = count_distinct_values(fitted)
     profile.top = [
         (format_column_value(v), n / max(known, 1))
         for v, n in zip(

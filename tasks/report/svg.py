@@ -86,7 +86,7 @@ def lines(
     return figure(SIZE, title, "".join(body), list(curves) if len(curves) > 1 else [])
 
 
-def stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
+def draw_stages(rows: Sequence[tuple[str, float, float, str]], width: int = 1060) -> str:
     """Draw stages as bars on one time axis: (name, begin, end, text next to the bar), in seconds from any common
     zero."""
     height = 26 * len(rows) + BOTTOM + 6

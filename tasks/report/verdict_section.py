@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.core.strict_json import JsonObject
 from tasks.gate.notes import read_gate
 from tasks.gate.verdict import Verdict
-from tasks.gate.verdict_text import list_acceptances, verdict_rows
+from tasks.gate.verdict_text import list_acceptances, tabulate_findings
 from tasks.profile.output_profile import ColumnProfile, bin_edges
 from tasks.report.svg import COLOURS, GRID, INK, MUTED, data_url
 
@@ -29,13 +29,13 @@ def section(folder: Path) -> JsonObject:
     return {
         "gate": note.gate,
         "compared": verdict.compared_with,
-        "rows": verdict_rows(verdict.findings),
+        "rows": tabulate_findings(verdict.findings),
         "lines": list_acceptances(note),
         "notes": verdict.notes,
     }
 
 
-def distribution_url(now: ColumnProfile, before: ColumnProfile | None) -> str:
+def draw_distribution_url(now: ColumnProfile, before: ColumnProfile | None) -> str:
     """Draw `distribution` as the address of a picture; "" if nothing was counted."""
     picture = distribution(now, before)
     return data_url(picture) if picture else ""

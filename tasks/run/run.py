@@ -10,9 +10,9 @@ from typing import Any, NoReturn, Protocol
 
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import IngestResult, StageResult
-from tasks.graph.failed_casts import sentence
+from tasks.graph.failed_casts import describe_record
 from tasks.job.refitting import LEARN_FROM
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.manifest import Manifest
 from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
@@ -142,7 +142,7 @@ def _end_published(current: CurrentRun, output: Path) -> NoReturn:
 def _write(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
     """Transform, shuffle and write the rows of all splits, and publish them together."""
     request = current.request
-    with commit.Closing(request, current.report) as closing:
+    with commit.CommitPreparation(request, current.report) as closing:
         for split in request.splits:
             _do_stage(current, execute, plugins, "transform", split)
             _do_stage(current, execute, plugins, "shuffle_write", split)
@@ -194,14 +194,14 @@ def _log_result(current: CurrentRun, result: StageResult) -> None:
     request = current.request
     makes_columns = result.stage == ("statistics" if request.flow == "fit" else "transform")
     for failed in result.failed_casts if makes_columns else ():
-        current.log.warning("%s", sentence(dict(failed)))
+        current.log.warning("%s", describe_record(dict(failed)))
     for level, text in result.messages(makes_columns, "base" if request.base else "fit"):
         current.log.log(level, "%s", text)
 
 
 def _list_local_files(request: Request) -> Iterator[str]:
     """Yield the paths of the local files that the run reads."""
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     taught = [LEARN_FROM] if request.base and request.base.learn_from else []
     for name in (*request.plan_names, *taught):
         yield from (file.path for file in plans.plan(name).files if not is_remote(file.path))

@@ -6,11 +6,11 @@ from functools import partial
 
 from tasks import engines
 from tasks.cluster import monitor
-from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.out_of_memory import compute_in_halves
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.plan import Partition
 from tasks.core.schema import HIDDEN, ROW, Schema
-from tasks.graph.failed_casts import records
+from tasks.graph.failed_casts import list_records
 from tasks.shuffle import permutation
 from tasks.shuffle.host_pieces import to_host
 from tasks.shuffle.pieces import Cutting, PartitionPieces
@@ -25,7 +25,7 @@ def cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
         cut_part = partial(_cut_partition, cutting)
-        parts = in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
+        parts = compute_in_halves(cutting.stage, cut_part, partition, cutting.floor, work.source, work.engine)
     while parts:  # one after another: what is copied to the host is let go on the GPU
         part = parts.pop(0)
         cut.pieces += [
@@ -64,7 +64,7 @@ def _cut_partition(cutting: Cutting, partition: Partition) -> PartitionPieces:
     seen = None if work.profile is None else work.profile_rows(evaluation, partition)
     pieces = engine.cut(out, positions, order.edges)
     engines.synchronize()
-    failed = records(evaluation.failed)
+    failed = list_records(evaluation.failed)
     return PartitionPieces(
         [pieces], partition.rows, len(context.rows), [failed], [] if seen is None else [seen], [evaluation.left_out]
     )

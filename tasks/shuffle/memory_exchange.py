@@ -15,7 +15,7 @@ from tasks.cluster.pool import Done, Pool
 from tasks.core.plan import Partition
 from tasks.errors import TransientError
 from tasks.shuffle.cutting import cut_partition
-from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, pack_ranges, shares_of, summary, together
+from tasks.shuffle.pieces import CutSummary, Cutting, PartitionPieces, join_cuts, pack_ranges, shares_of, summary
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -141,7 +141,7 @@ class DaskMemory:
         packed = iter(self.pool.each(pack_ranges, *map(list, zip(*ranges, strict=True)), priority=MOVING))
         return {
             (first, w): self.pool.submit(
-                together, [next(packed) for _ in group], priority=MOVING, **self.pool.preferring(self._worker(w))
+                join_cuts, [next(packed) for _ in group], priority=MOVING, **self.pool.preferring(self._worker(w))
             )
             for (first, w), group in cuts.items()
         }

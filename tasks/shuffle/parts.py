@@ -33,7 +33,7 @@ def units_of(rows: int, unit: int) -> int:
     return max(1, -(-rows // unit)) if unit else 1
 
 
-def runs_of(part: Part, counts: np.ndarray, unit: int, runs: int) -> list[Part]:
+def divide_into_runs(part: Part, counts: np.ndarray, unit: int, runs: int) -> list[Part]:
     """Divide a part (`tasks.shuffle.parts.Part`) into that many parts of whole units of rows, in their order.
 
     `counts` are the rows of each of its ranges of position; each run names only the ranges that it needs.

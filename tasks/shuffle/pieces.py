@@ -74,7 +74,7 @@ def pack_ranges(cut: PartitionPieces, first: int, last: int) -> PackedPieces:
     return packed
 
 
-def together(parts: Sequence[PackedPieces]) -> PackedPieces:
+def join_cuts(parts: Sequence[PackedPieces]) -> PackedPieces:
     """Join the same ranges of several cuts."""
     joined = PackedPieces([piece for part in parts for piece in part.pieces])
     joined.first = parts[0].first

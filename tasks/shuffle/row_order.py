@@ -56,7 +56,7 @@ class Order(PickledFields):
         return permutation.range_edges(HASHES if self.mode == "key" else self.rows, self.ranges)
 
 
-def number_of_files(output: Output, rows: int, schema: Schema, workers: int) -> int:
+def compute_number_of_files(output: Output, rows: int, schema: Schema, workers: int) -> int:
     """Compute the number of files before any row was dropped."""
     if output.rows_per_file:
         return max(1, -(-rows // output.rows_per_file))
@@ -78,10 +78,10 @@ def choose_files(rows: int, schema: Schema) -> int:
     return min(max(-(-needed // FILES) * FILES, FILES), MOST_FILES)
 
 
-def choice_text(rows: int, row_bytes: int, estimated: Estimated = "") -> str:
+def describe_choice(rows: int, row_bytes: int, estimated: Estimated = "") -> str:
     """Describe why a number of files was chosen.
 
-    >>> choice_text(160_000_000, 61)
+    >>> describe_choice(160_000_000, 61)
     'chosen for 9.8 GB of rows of 61 bytes'
     """
     return f"chosen for {estimated}{amount(rows * row_bytes)} of rows of {row_bytes:,} bytes"

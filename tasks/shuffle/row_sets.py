@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import engines
-from tasks.cluster.out_of_memory import in_halves
+from tasks.cluster.out_of_memory import compute_in_halves
 from tasks.cluster.transfer import gpu_setup
 from tasks.core.dtypes import dtype_name, schema_advice
 from tasks.core.plan import Partition
@@ -36,7 +36,7 @@ from tasks.graph.row_rules import (
     RowSet,
     moment,
     moment_conditions,
-    wants_unit,
+    needs_unit,
     with_unit,
 )
 from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, SourceRows, array_of, reduce_by_key, row_set
@@ -95,8 +95,8 @@ def split_division(rows: SourceRows, rule: SplitRule, folder: Path) -> Division 
     """
     unit = None
     division = None
-    if wants_unit(rows.plan.schema, rule):
-        unit = unit_of_numbers(rows, rule)
+    if needs_unit(rows.plan.schema, rule):
+        unit = find_unit_of_numbers(rows, rule)
     if rule.looks_at_all_rows:
         division = divide_rows(rows, with_unit(rule, unit), folder)
     if unit:
@@ -141,7 +141,7 @@ def divide_rows(rows: SourceRows, rule: SplitRule, folder: Path) -> Division:
     return Division(tuple(sets), figures={**more, "rows": of_splits, **named})
 
 
-def unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
+def find_unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     """Find the unit in which all numbers of the rule's column count time since 1970; a JobError if they do not tell.
 
     Zero is 1970 in every unit. Numbers that write a time in their digits (20240131) count nothing.
@@ -392,7 +392,7 @@ def _count_partition(
     work, _, _, floor = task
     gpu_setup.prepare(work.engine)
     with engines.computing(work.engine, partition.nbytes):
-        parts = in_halves("ingest", partial(_count, task), partition, floor, work.source, work.engine)
+        parts = compute_in_halves("ingest", partial(_count, task), partition, floor, work.source, work.engine)
     return _together(parts)
 
 

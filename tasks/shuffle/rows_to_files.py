@@ -14,7 +14,7 @@ from tasks.core.plan import Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import no_row_left
+from tasks.graph.row_rules import make_no_row_error
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, plan_parts
 from tasks.shuffle.pieces import CutSummary, Cutting, totals
@@ -47,7 +47,7 @@ class RowsToFiles:
         """Plan the files of the output from the rows that all partitions have in each range of position; a DataError if
         there are none."""
         if not np.any(counts):
-            raise no_row_left(self.cutting.work.rules.splitting)
+            raise make_no_row_error(self.cutting.work.rules.splitting)
         files = choose_files(int(np.sum(counts)), self.schema) if self.output.chooses_files else self.files
         return plan_parts(np.asarray(counts), self.output, self.cutting.order, files)
 

@@ -20,7 +20,7 @@ from tasks.core.units import amount, most_amount
 from tasks.errors import GiveUpError
 from tasks.shuffle.file_writer import write_folders, write_folders_of_runs, write_table, write_whole
 from tasks.shuffle.host_pieces import join_on_host, on_device
-from tasks.shuffle.parts import Part, Writing, read_part_records, runs_of, units_of
+from tasks.shuffle.parts import Part, Writing, divide_into_runs, read_part_records, units_of
 from tasks.shuffle.pieces import PartitionPieces
 from tasks.shuffle.row_order import PARTLY_NEEDED
 from tasks.storage.atomic import write_json
@@ -92,7 +92,7 @@ def _attempt(writing: Writing, part: Part, cuts: Sequence[PartitionPieces], runs
                 return write_folders(writing, table, name)
             return [write_table(writing, table, name, part.rows)]
         counts = np.sum([cut.rows_of(part.first, part.last) for cut in cuts], axis=0)
-        parts = runs_of(part, counts, _run_unit(writing), runs)
+        parts = divide_into_runs(part, counts, _run_unit(writing), runs)
         tables = (gather(writing, run, join_on_host(pieces_of(run, cuts))) for run in parts)
         if writing.output.partition_on:
             return write_folders_of_runs(writing, tables, name)

@@ -31,14 +31,14 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.versions import PERMUTATION_VERSION, rowmill_version, versions
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
-from tasks.graph.saved_workflow import FittedNotes, save_fitted
+from tasks.graph.saved_workflow import FittedOrigin, save_fitted
 from tasks.graph.state import State
-from tasks.job.apply_fitted import as_read, base_schema, differences_of, subject
+from tasks.job.apply_fitted import base_schema, choose_graph_and_schema, list_differences, with_read_types
 from tasks.job.base_version import check_not_discarded
 from tasks.job.profiles import publish_profile
-from tasks.job.publication import Train, paths_of, write_publication
+from tasks.job.publication import Train, list_paths, write_publication
 from tasks.job.refitting import base_note, history_of
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.job.source_rules import add_rule_counts, describe_rules
 from tasks.manifest import FORMAT, Manifest
 from tasks.ops.fitted_values import FittedSteps
@@ -51,7 +51,9 @@ from tasks.storage.retention import publish
 from tasks.storage.staging import Staging
 
 NO_GATE: Mapping[str, Any] = MappingProxyType({})
-PREPARE_DELAY = 0.2  # seconds before `Closing` begins: the flow first sends the tasks of a stage to the workers
+PREPARE_DELAY = (
+    0.2  # seconds before `CommitPreparation` begins: the flow first sends the tasks of a stage to the workers
+)
 
 
 class LearnedState(NamedTuple):
@@ -83,8 +85,8 @@ class RunReport(Protocol):
     ) -> None: ...
 
 
-class Closing:
-    """The preparation of a commit by a thread of this process while the workers write: `with Closing(..) as closing`.
+class CommitPreparation:
+    """The preparation of a commit by a thread of this process while the workers write: `with CommitPreparation(..)`.
 
     The thread reads what was learned, saves the fitted workflow and lets the report take its sample of the source. It
     begins after `PREPARE_DELAY` seconds. If the workers may need the memory that this takes, it begins only when
@@ -135,7 +137,7 @@ def prepare_fitted(request: Request) -> LearnedState:
     """Read what was learned, and save it as a fitted workflow in the staging folder."""
     workflow = request.staging.folder / "workflow"
     state = State.load_heads(request.staging.folder / "state")
-    final, schema = subject(request, PlanOf(request).plan(request.splits[0]).schema)
+    final, schema = choose_graph_and_schema(request, SavedPlans(request).plan(request.splits[0]).schema)
     with no_space(workflow), partial_folder(workflow) as folder:
         _save_fitted(request, state, folder)
     return LearnedState(state, Bound(final, schema, state.values), workflow)
@@ -145,7 +147,7 @@ def commit(
     request: Request,
     results: Sequence[StageResult],
     run_id: str = "",
-    closing: Closing | None = None,
+    closing: CommitPreparation | None = None,
     gate: Mapping[str, Any] = NO_GATE,
     upstream: Sequence[str] | None = None,
     train: Train = "now",
@@ -158,7 +160,7 @@ def commit(
     """
     staging = request.staging
     output = request.output
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     state, bound, workflow = closing.wait_for_state() if closing else prepare_fitted(request)
     manifests = {}
     written = {result.split: result for result in results if isinstance(result, WriteResult)}
@@ -176,7 +178,7 @@ def commit(
             data["footers"] = write_footers(staging.new / split, data["parts"])
         data["profile"] = publish_profile(request, split, staging.new / split)
         data["seconds"] = round(time.time() - plans.data["started"], 3)  # so far: the report shows it
-    paths = [plain_url(path) for path in (*paths_of(request), *(upstream or ()))]
+    paths = [plain_url(path) for path in (*list_paths(request), *(upstream or ()))]
     if closing and closing.report:
         closing.report.upstream = paths
         closing.report.write(staging.new, results, manifests, bound, state.values)
@@ -209,16 +211,16 @@ def commit_fitted(request: Request, gate: Mapping[str, Any] = NO_GATE) -> str:
 
 def _save_fitted(request: Request, state: State, folder: Path) -> None:
     """Save the fitted workflow with the rules by which its rows were read; an applied one keeps those of its fit."""
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     plan = plans.plan(request.splits[0])
     if request.base:
-        schema = as_read(base_schema(request, plan.schema), plan.schema)
+        schema = with_read_types(base_schema(request, plan.schema), plan.schema)
     else:
-        schema = request.fitted_schema if request.fitted else subject(request, plan.schema)[1]
+        schema = request.fitted_schema if request.fitted else choose_graph_and_schema(request, plan.schema)[1]
     reading = request.fit.reading if request.fit else {**plan.reading, **rows_of(request.source)}
     is_fit = request.flow == "fit"
     origin = request.origin
-    notes = FittedNotes(
+    notes = FittedOrigin(
         reading=reading,
         made_up=_select_learned_samples(request, plans.made_up),
         dated=request.dated if is_fit else None,
@@ -258,7 +260,7 @@ def _remove_stray_files(staging: Staging, parts: set[Path]) -> None:
 
 
 def _make_manifest(
-    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plans: PlanOf
+    request: Request, results: Sequence[StageResult], written: WriteResult, bound: Bound, run_id: str, plans: SavedPlans
 ) -> JsonObject:
     """Make the manifest of one split; `results` are the results of its stages."""
     plan = plans.plan(written.split)
@@ -269,7 +271,7 @@ def _make_manifest(
     stages = {result.stage: _make_stage_entry(result) for result in results}
     job = request.parts_fingerprint()
     labels = [name for name in request.labels if name in bound.output]
-    differs = differences_of(request, plan)
+    differs = list_differences(request, plan)
     return describe_output(
         plan.numbered_rows,
         transformed.other_splits if transformed else None,
@@ -302,13 +304,15 @@ def _make_manifest(
     )
 
 
-def _list_bad_lines(plans: PlanOf, split: str) -> list[JsonObject]:
+def _list_bad_lines(plans: SavedPlans, split: str) -> list[JsonObject]:
     """List the files of a split of which lines were left out: how many, and the first one with the reason."""
     shown = ("path", "count", "line", "why")
     return [{name: file[name] for name in shown} for file in plans.bad_lines(split)]
 
 
-def _describe_row_rules(request: Request, transformed: TransformResult | None, plans: PlanOf, split: str) -> JsonObject:
+def _describe_row_rules(
+    request: Request, transformed: TransformResult | None, plans: SavedPlans, split: str
+) -> JsonObject:
     """Describe `source.unique`, `split` and `downsample`, and how many rows each left out of this split."""
     counts = {name: getattr(transformed, name, None) for name in ("downsampled", "other_splits", "null_in_train")}
     rules = describe_rules(request.source, plans.count_repeated_rows(split), plans.division)

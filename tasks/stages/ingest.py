@@ -15,14 +15,14 @@ from tasks.core.plan import File
 from tasks.core.stage_results import IngestResult
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError
-from tasks.job.apply_fitted import adopt, bound_of, differences_of, missing_labels
+from tasks.job.apply_fitted import adopt, bind_graph, list_differences, list_missing_labels
 from tasks.job.fingerprints import fingerprint
 from tasks.job.learned_files import check_new, find_learned_files
 from tasks.job.published_before import find_published_work
 from tasks.job.refitting import LEARN_FROM, copy_base, history_before
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.job.source_rules import condition_columns
-from tasks.shuffle.row_order import number_of_files
+from tasks.shuffle.row_order import compute_number_of_files
 from tasks.sources.bad_lines import bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import read_options
 from tasks.sources.uniting import differ
@@ -31,7 +31,7 @@ from tasks.stages.plan_splits import check_run_needs, plan_splits
 from tasks.stages.planned_split import PlannedSplit
 from tasks.stages.progress import Progress, no_progress
 from tasks.stages.source_files import find_lookalike_data, list_files, list_split_paths
-from tasks.stages.statistics import modes_of
+from tasks.stages.statistics import decide_modes
 from tasks.storage.atomic import write_json
 from tasks.storage.sample_data import describe_sample_data
 from tasks.storage.sidecars import check_sidecars
@@ -45,7 +45,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     if request.fitted:
         adopt(request)
     if request.base:
-        modes_of(request)
+        decide_modes(request)
         copy_base(request)
     paths = list_split_paths(request)
     storage_options = read_options(request.source)["storage_options"]
@@ -55,7 +55,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = find_lookalike_data(listed) + (request.origin.made_up if request.origin else [])
     result = _plan(request, pool, paths, listed, sample, began)
-    saved = PlanOf(request)
+    saved = SavedPlans(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     published = find_published_work(request, saved)
     if published is None:
@@ -65,7 +65,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     rows = sum(plan.numbered_rows for plan in plans.values())
     progress(rows, rows)
     first = plans[request.plan_names[0]]
-    bound = bound_of(request, first.schema)
+    bound = bind_graph(request, first.schema)
     check_columns(request, bound)
     return IngestResult(
         rows=rows,
@@ -79,8 +79,8 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         output_columns=len(bound.output),
         threads=pool.threads,
         workers=len(pool.workers),
-        left_out=", ".join(missing_labels(request, first.schema)),
-        differs_from_fit="; ".join(differences_of(request, first)),
+        left_out=", ".join(list_missing_labels(request, first.schema)),
+        differs_from_fit="; ".join(list_differences(request, first)),
         made_up=describe_sample_data(sample) if sample else "",
         contract="; ".join(dict.fromkeys(result.notes)),
         united="; ".join(dict.fromkeys(result.grown)),
@@ -96,7 +96,7 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
     )
 
 
-def _describe_repeated_rows(request: Request, saved: PlanOf) -> str:
+def _describe_repeated_rows(request: Request, saved: SavedPlans) -> str:
     """How many rows of each split `source.unique` leaves out; "" without it.
 
     The numbers are of the rows that the filter keeps.
@@ -106,7 +106,7 @@ def _describe_repeated_rows(request: Request, saved: PlanOf) -> str:
     return ", ".join(lines)
 
 
-def _describe_division(request: Request, saved: PlanOf) -> str:
+def _describe_division(request: Request, saved: SavedPlans) -> str:
     """Where splits begin and which rows they have; "" where no look at all rows says so."""
     source = request.source
     division = saved.division
@@ -118,7 +118,7 @@ def _describe_division(request: Request, saved: PlanOf) -> str:
     return division.text + (more if other_order else "")
 
 
-def _check_output(request: Request, saved: PlanOf) -> None:
+def _check_output(request: Request, saved: SavedPlans) -> None:
     """Refuse an output that exists and is not the work of this request: the check that a run which resumes has left."""
     if not request.resumes:
         return
@@ -129,7 +129,7 @@ def _check_output(request: Request, saved: PlanOf) -> None:
         raise
 
 
-def _refuse_learned(request: Request, saved: PlanOf) -> int:
+def _refuse_learned(request: Request, saved: SavedPlans) -> int:
     """A DataError for files that the base has learned already; how many there are where `refit.again` insists."""
     if not request.base:
         return 0
@@ -162,7 +162,7 @@ def _plan(
 ) -> _PlanResult:
     """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right; with the time at
     which this start `began`, from which its seconds count."""
-    saved = PlanOf(request)
+    saved = SavedPlans(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
     wanted = fingerprint(request.plan_fingerprint, listing)
     users = fingerprint(
@@ -202,7 +202,7 @@ def _plan(
     return _PlanResult(reused, notes, grown)
 
 
-def _note_plans(saved: PlanOf, planned: Mapping[str, PlannedSplit]) -> None:
+def _note_plans(saved: SavedPlans, planned: Mapping[str, PlannedSplit]) -> None:
     """Take the plans of all splits, and what is known of their rows and files, into the data of `plan.json`."""
     saved.set_plans(
         {split: one.plan for split, one in planned.items()},
@@ -217,11 +217,13 @@ def _note_plans(saved: PlanOf, planned: Mapping[str, PlannedSplit]) -> None:
     saved.data["bad_lines"] = {split: files for split, one in planned.items() if (files := one.bad[1])}
 
 
-def _number_of_files(request: Request, saved: PlanOf, pool: Pool) -> dict[str, int]:
+def _number_of_files(request: Request, saved: SavedPlans, pool: Pool) -> dict[str, int]:
     """How many files each split would have if no row of its plan was left out: its positions are divided by them."""
     workers = len(pool.planned_for.workers)
     files: dict[str, int] = {}
     for split in request.splits:
         plan = saved.plan(split)
-        files[split] = number_of_files(request.output, plan.rows, bound_of(request, plan.schema).output, workers)
+        files[split] = compute_number_of_files(
+            request.output, plan.rows, bind_graph(request, plan.schema).output, workers
+        )
     return files

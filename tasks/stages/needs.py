@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.cluster.dask_pool import Workers
 from tasks.cluster.out_of_memory import UNITS
-from tasks.cluster.parallelism import computing_threads, sizing, threads_of_each
+from tasks.cluster.parallelism import computing_threads, make_sizing, threads_of_each
 from tasks.core.memory_budget import (
     COPIES_WRITTEN_ON_CPU,
     USABLE_SHARE_OF_HOST,
@@ -24,12 +24,12 @@ from tasks.core.schema import Schema
 from tasks.core.units import amount, least_amount
 from tasks.engines.convert.host_files import ROW_GROUP
 from tasks.errors import GiveUpError, RowmillError
-from tasks.job.apply_fitted import bound_of
+from tasks.job.apply_fitted import bind_graph
 from tasks.job.request import Request
 from tasks.job.source_rules import looks
 from tasks.shuffle.choice import Choice, choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
-from tasks.shuffle.row_order import PARTLY_NEEDED, number_of_files, ranges_of_file
+from tasks.shuffle.row_order import PARTLY_NEEDED, compute_number_of_files, ranges_of_file
 from tasks.sources.planning import largest_partition
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, run_trial
@@ -148,7 +148,7 @@ def needs(
         exchange=kind,
         because=next(split.choice.because for split in splits.values() if split.choice.kind == kind),
         memory=workers.memory,
-        disks=disks(request.staging, scratch, written),
+        disks=find_disks(request.staging, scratch, written),
     )
 
 
@@ -180,7 +180,7 @@ def _estimate_partitions_at_work(
 ) -> PartitionsAtWork:
     """Estimate the partitions that are computed at the same time; with more rows than in the plans, they are larger."""
     largest = max(partition.nbytes for plan in plans.values() for partition in plan.partitions)
-    most = largest_partition(request.source, sizing(request.engine, workers))
+    most = largest_partition(request.source, make_sizing(request.engine, workers))
     most_partitions = max(len(plan.partitions) for plan in plans.values())
     return PartitionsAtWork(
         count=min(computing_threads(request.engine, workers), most_partitions),
@@ -283,7 +283,7 @@ def _estimate_files_bytes(
     One that does not fit into `limit` is written in runs, but a row group is not.
     """
     output = request.output
-    files = number_of_files(output, rows, schema, len(workers.workers))
+    files = compute_number_of_files(output, rows, schema, len(workers.workers))
     together = (output.row_group_size or ROW_GROUP) if output.format in ("parquet", "arrow") else 1
     of_file = pieces // files
     of_range = of_file // ranges_of_file(output, rows, files)
@@ -293,10 +293,10 @@ def _estimate_files_bytes(
 
 
 def _bind_schema(request: Request, plan: Plan, sample: Sampled | None) -> Schema:
-    return sample.schema if sample else bound_of(request, plan.schema).output
+    return sample.schema if sample else bind_graph(request, plan.schema).output
 
 
-def disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
+def find_disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
     """Find the file systems of the staging folder and of the target, with the bytes that a run will add there."""
     work = existing(staging.folder)
     target = existing(staging.target.parent)
@@ -336,7 +336,7 @@ def check_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -
 
     An estimate from types alone is too high, since files are compressed: if it does not fit, a sample of rows decides.
     """
-    if error := too_little_memory(request, plans, workers):
+    if error := explain_too_little_memory(request, plans, workers):
         raise error
     estimate = needs(request, plans, workers)
     if not any(disk.short for disk in estimate.disks):
@@ -350,11 +350,11 @@ def check_needs(request: Request, plans: Mapping[str, Plan], workers: Workers) -
     estimate = needs(request, plans, workers, sample)
     for disk in estimate.disks:
         if disk.short:
-            raise too_small(disk)
+            raise make_disk_error(disk)
     return estimate
 
 
-def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Workers) -> GiveUpError | None:
+def explain_too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Workers) -> GiveUpError | None:
     """Explain why a CPU worker would be killed for its memory while it works on a single block; None if it would
     not."""
     if request.engine == "cudf":
@@ -382,13 +382,13 @@ def too_little_memory(request: Request, plans: Mapping[str, Plan], workers: Work
 def _read_block(request: Request, plan: Plan) -> tuple[int, int]:
     """Estimate (bytes of the columns that the run reads, rows) of the largest block."""
     block = _find_largest_block(plan)
-    bound = bound_of(request, plan.schema)
+    bound = bind_graph(request, plan.schema)
     names = [name for name in bound.source_columns(bound.targets, True) if name in plan.schema]
     share = row_bytes(Schema(plan.schema[name] for name in names)) / row_bytes(plan.schema)
     return int(block.nbytes * share), block.rows
 
 
-def too_small(disk: Disk) -> GiveUpError:
+def make_disk_error(disk: Disk) -> GiveUpError:
     """Make the error for a disk that is too small for a run."""
     return GiveUpError(
         "the disk is too small for this run",

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tasks.cluster.parallelism import sizing
+from tasks.cluster.parallelism import make_sizing
 from tasks.cluster.pool import Pool
 from tasks.core.contract import Contract, check_contract
 from tasks.core.dtypes import dtype_name
 from tasks.core.plan import PARSED, Plan
 from tasks.core.strict_json import JsonObject
-from tasks.job.apply_fitted import adapt_plan, base_schema, bound_of, null_types
+from tasks.job.apply_fitted import adapt_plan, base_schema, bind_graph, list_null_types
 from tasks.job.learned_files import digest_file_samples
 from tasks.job.refitting import LEARN_FROM
 from tasks.job.request import Request
@@ -28,7 +28,7 @@ from tasks.stages.needs import ResourceEstimate, check_needs
 from tasks.stages.parse_once import parse_text
 from tasks.stages.planned_split import PlannedSplit, look_at_rows
 from tasks.stages.source_files import naming_valid
-from tasks.stages.statistics import modes_of
+from tasks.stages.statistics import decide_modes
 from tasks.stages.trial import list_used_columns
 from tasks.storage.files_being_read import FOLDER
 
@@ -47,13 +47,13 @@ def plan_split(request: Request, split: str, path: object, pool: Pool) -> Planne
     """Plan one split."""
     source = request.source
     engine = request.of_stage(request.planned_stage).engine
-    limits = sizing(engine, pool.planned_for, request.run.min_partition_size)
+    limits = make_sizing(engine, pool.planned_for, request.run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
             source.model_copy(update={"path": path, "valid": None}),
             parallel_map=partial(_map_in_chunks, pool),
             sizing=limits,
-            null_types=null_types(request),
+            null_types=list_null_types(request),
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
         )
@@ -64,8 +64,8 @@ def plan_split(request: Request, split: str, path: object, pool: Pool) -> Planne
     types = {name: dtype_name(column.dtype) for name, column in plan.schema.items() if not name.startswith("__")}
     plan = adapt_plan(request, plan)
     if split != LEARN_FROM:
-        modes_of(request, plan.schema)
-    bound = bound_of(request, plan.schema)
+        decide_modes(request, plan.schema)
+    bound = bind_graph(request, plan.schema)
     used = list_used_columns(request, bound)
     plan = without_unused(plan, used)
     sort = request.output.sort_by if request.flow != "fit" else []

@@ -100,7 +100,7 @@ class LiveProgress:
         self.publishing.start()
 
     def _publish(self, percent: float, text: str) -> None:
-        with fresh_client():
+        with open_prefect_client():
             if self.artifact is None:
                 artifact = create_progress_artifact(
                     percent, key=f"{stage_key(self.request, self.stage, self.split)}-progress", description=text
@@ -131,7 +131,7 @@ def prefect_client(context: SyncClientContext | None) -> Iterator[None]:
 
 
 @contextmanager
-def fresh_client() -> Iterator[None]:
+def open_prefect_client() -> Iterator[None]:
     """Provide a client of Prefect for this block only.
 
     If something cannot be shown, that is a warning: the work is done all the same.

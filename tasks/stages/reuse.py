@@ -13,7 +13,7 @@ from tasks.core.row_sizes import row_bytes
 from tasks.core.schema import ROW
 from tasks.graph.partition_work import StateFolder, Work
 from tasks.job import profiles
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.job.split_work import work_of
 from tasks.shuffle.choice import Choice, Exchange, make_exchange
 from tasks.shuffle.parts import Part, read_part_records
@@ -52,7 +52,7 @@ class Prepared:
 
 def prepare_split(request: Request, split: str) -> Prepared:
     """Read the plan and the state of a split, and bind the graph to the columns."""
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     work = work_of(request, plans, split)
     plan: Plan = work.source
     folder = request.staging.folder / "state"

@@ -16,10 +16,10 @@ from tasks.core.settings import Output
 from tasks.core.stage_results import PartRecord, WriteResult
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.shuffle.choice import Exchange
 from tasks.shuffle.parts import Part, Writing, read_part_records
-from tasks.shuffle.row_order import choice_text
+from tasks.shuffle.row_order import describe_choice
 from tasks.shuffle.rows_to_files import write_files
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.stages.reuse import (
@@ -57,9 +57,9 @@ def shuffle_write(request: Request, split: str, pool: Pool, progress: Progress =
     counter.add(sum(part.rows for part in parts) - sum(part.rows for part in missing))
     write_files(exchange, writing, missing, lambda i, _: counter.add(missing[i].rows))
     exchange.close()
-    check_unchanged(*PlanOf(request).sources(split))
+    check_unchanged(*SavedPlans(request).sources(split))
     records = _read_records(parts, writing)
-    chosen = choice_text(note.summary.rows_out, row_width(ready.shuffle.schema)) if output.chooses_files else ""
+    chosen = describe_choice(note.summary.rows_out, row_width(ready.shuffle.schema)) if output.chooses_files else ""
     return WriteResult(
         split=split,
         rows=sum(record["rows"] for record in records),

@@ -23,15 +23,15 @@ from tasks.core.stage_results import StatisticsResult
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.graph.binding import Bound, Step
-from tasks.graph.failed_casts import largest
-from tasks.graph.learned_text import collect_report_tables, growth_rows
+from tasks.graph.failed_casts import merge_largest
+from tasks.graph.learned_text import collect_report_tables, tabulate_growth
 from tasks.graph.matching import Matched, index_learned_steps
 from tasks.graph.partition_work import Work
 from tasks.graph.state import Saving, State, check_saved, save_refit_tables
 from tasks.job import profiles
-from tasks.job.apply_fitted import bound_of
+from tasks.job.apply_fitted import bind_graph
 from tasks.job.refitting import LEARN_FROM, copy_base, match_to_base
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.job.split_work import work_of
 from tasks.learning import observe
 from tasks.learning.growth import Base
@@ -48,7 +48,7 @@ GROWTH_ROWS = 100  # most steps of a refit that an artifact shows
 def statistics(request: Request, pool: Pool, progress: Progress = no_progress) -> StatisticsResult:
     """Learn what the operators of the workflow learn, and save it in `state/`, unless an earlier start did so."""
     start = time.perf_counter()
-    work = work_of(request, PlanOf(request), request.splits[0])
+    work = work_of(request, SavedPlans(request), request.splits[0])
     plan: Plan = work.source
     folder = request.staging.folder / "state"
     fingerprint = request.state_fingerprint(plan.fingerprint)
@@ -104,17 +104,17 @@ def _learn_and_save(
         )
         result = observe.learn(work, plan, pool, base, passes)
         state = result.state
-        plans = PlanOf(request)
+        plans = SavedPlans(request)
         check_unchanged(*plans.sources(request.splits[0]))
         check_side_files(request, side_files)
         with no_space(folder):
             tables = collect_report_tables(bound.learned, state.values)
             if request.base:
-                tables = {f"On top of {request.base.version}": growth_rows(state.changes)[:GROWTH_ROWS], **tables}
+                tables = {f"On top of {request.base.version}": tabulate_growth(state.changes)[:GROWTH_ROWS], **tables}
             digest = state.save(partial, saving, run.keep_partials)
             if state.refit_tables:
                 save_refit_tables(partial, state.refit_tables, digest)
-            casts = largest(result.failed)
+            casts = merge_largest(result.failed)
             manifest = {"fingerprint": fingerprint, "digest": digest, "tables": tables, "halved": result.halved}
             manifest |= {"failed_casts": casts, "left_out": dict(result.left_out)}
             manifest["learned_rows"] = result.count_learned_rows(plan.rows)
@@ -129,7 +129,7 @@ def _learn_and_save(
     return manifest
 
 
-def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
+def decide_modes(request: Request, source: Schema | None = None) -> dict[str, Mode]:
     """Decide what the refit does with each learned step; {} for a fit.
 
     It is also {} for changed features without the columns of the `source`. A JobError for settings that are impossible,
@@ -139,7 +139,7 @@ def modes_of(request: Request, source: Schema | None = None) -> dict[str, Mode]:
         return {}
     source = source or request.fitted_schema
     changes = match_to_base(request, source)
-    bound = bound_of(request, source)
+    bound = bind_graph(request, source)
     return modes(bound, request.base.settings, request.base.all, changes.new if changes else {})
 
 
@@ -154,8 +154,8 @@ def base_of(request: Request, source: Schema) -> Base | None:
     state = State.load(folder, digest=base.state)
     state.partials  # noqa: B018  # a JobError where they were not saved, before any row is read
     if changes := match_to_base(request, source):
-        state = _rename_matched_steps(state, changes, index_learned_steps(bound_of(request, source)))
-    return Base(state, request.first_row, modes_of(request, source), refit, base.version)
+        state = _rename_matched_steps(state, changes, index_learned_steps(bind_graph(request, source)))
+    return Base(state, request.first_row, decide_modes(request, source), refit, base.version)
 
 
 def _learn_new_steps(request: Request, base: Base, source: Schema, pool: Pool) -> Base:
@@ -163,7 +163,7 @@ def _learn_new_steps(request: Request, base: Base, source: Schema, pool: Pool) -
     new = {key for key, mode in base.modes.items() if mode.mode == "new"}
     if not new:
         return base
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     work = work_of(request, plans, LEARN_FROM, source)
     rest = {k: Mode("frozen") for k in base.modes if k not in new}
     passes = observe.PassOptions(request.run.min_partition_size)

@@ -171,7 +171,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
     )(body)
 
 
-def dashboard_of(client: Client) -> str:
+def find_dashboard(client: Client) -> str:
     """Return the address of a scheduler's dashboard; empty if it has none."""
     try:
         return str(client.dashboard_link or "")

@@ -13,7 +13,7 @@ from tasks.cluster import column_cache
 from tasks.cluster.pool import Pool
 from tasks.core.stage_results import TransformResult
 from tasks.job import profiles
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.shuffle.choice import Exchange, choose
 from tasks.stages.progress import Progress, RowCounter, no_progress
 from tasks.stages.reuse import PiecesNote, Prepared, exchange_of, missing_parts, prepare_split, read_pieces_note
@@ -48,7 +48,7 @@ def transform(request: Request, split: str, pool: Pool, progress: Progress = no_
         partitions=len(ready.plan.partitions),
         exchange=choice.kind,
         because=choice.because,
-        bad_lines=sum(file["count"] for file in PlanOf(request).bad_lines(split))
+        bad_lines=sum(file["count"] for file in SavedPlans(request).bad_lines(split))
         if request.source.bad_lines != "error"
         else None,
         downsampled=summary.left_out.get("downsampled"),
@@ -71,7 +71,7 @@ def cut_split(
         summary = ready.shuffle.cut(exchange, choice.on_host, lambda i, _: counter.add(partitions[i].rows))
     finally:
         column_cache.release(pool, ready.work.cache)
-    plans = PlanOf(request)
+    plans = SavedPlans(request)
     check_unchanged(*plans.sources(split))
     note = PiecesNote(ready.fingerprint, choice, summary)
     if request.run.profile:

@@ -19,11 +19,11 @@ from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Source
 from tasks.engines.convert.libraries import decode_dictionaries
 from tasks.graph.binding import Bound
-from tasks.graph.failed_casts import Record, records, sum_records
+from tasks.graph.failed_casts import Record, list_records, sum_records
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import RowRules
 from tasks.graph.state import State
-from tasks.job.apply_fitted import subject
+from tasks.job.apply_fitted import choose_graph_and_schema
 from tasks.job.request import Request
 from tasks.job.source_rules import condition_columns, downsampling_of, looks
 from tasks.learning.observe import learn
@@ -93,7 +93,7 @@ def run_trial(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     A fitted workflow is what it is; another one is fitted on these rows. Errors are those of the whole job.
     """
     source = request.source
-    final, schema = subject(request, plan.schema)
+    final, schema = choose_graph_and_schema(request, plan.schema)
     state = State.load(Path(request.fitted.path)) if request.fitted else None
     table = _read_spread_rows(
         plan, _list_read_columns(Bound(final, schema), source.keys, source.sort_by, request), rows
@@ -131,7 +131,7 @@ def _make_source(table: pa.Table, source: Source, folder: Path) -> Plan | FrameP
 def _transform_partition(work: Work, partition: Partition, failed: list[list[Record]]) -> pa.Table:
     evaluation = work.open_partition(partition, work.bound.targets)
     columns = evaluation.outputs()
-    failed.append(records(evaluation.failed))
+    failed.append(list_records(evaluation.failed))
     return work.kernels.host_columns(columns, work.bound.output)
 
 
@@ -178,7 +178,7 @@ def _cut_to_head(plan: Plan, block: Block, rows: int) -> Block:
     return replace(block, pieces=tuple(pieces), rows=sum(p.stop - p.start for p in pieces))
 
 
-def phases_of(bound: Bound) -> list[list[str]]:
+def list_phases(bound: Bound) -> list[list[str]]:
     """List the source columns that each pass of the statistics reads, with those of the filters that hold in it."""
     phases = []
     for depth in sorted({s.depth for s in bound.learned}):
@@ -206,7 +206,7 @@ def list_profiled_columns(request: Request, bound: Bound) -> set[str]:
     """
     source = request.source
     output = request.output
-    learned = set() if request.fitted else {name for names in phases_of(bound) for name in names}
+    learned = set() if request.fitted else {name for names in list_phases(bound) for name in names}
     every_pass = condition_columns(source, passes=False)
     if request.flow == "fit":
         return {*learned, *every_pass} if learned else set()

@@ -22,13 +22,13 @@ from tasks.core.wings import from_wing
 from tasks.graph.failed_casts import warn
 from tasks.graph.node import Node, graph_to_json
 from tasks.graph.partition_work import StateFolder, Work
-from tasks.graph.saved_workflow import FittedNotes, read_fitted, save_fitted
+from tasks.graph.saved_workflow import FittedOrigin, read_fitted, save_fitted
 from tasks.job.source_rules import add_rule_counts
 from tasks.manifest import Manifest
 from tasks.shuffle.choice import Choice, choose, make_exchange
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.pieces import CutSummary, totals
-from tasks.shuffle.row_order import choice_text, number_of_files
+from tasks.shuffle.row_order import compute_number_of_files, describe_choice
 from tasks.shuffle.rows_to_files import RowsToFiles, rows_to_files, write_files
 from tasks.stages.commit import describe_output
 from tasks.stages.kept_order import KeptOrder, fits, keeps_order
@@ -88,12 +88,12 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         staging.reset()
         for folder in (staging.new, staging.notes):
             folder.mkdir(parents=True)
-        files = number_of_files(output, plan.rows, work.bound.output, len(pool.workers))
+        files = compute_number_of_files(output, plan.rows, work.bound.output, len(pool.workers))
         shuffle = rows_to_files(work, plan, output, files, run.min_partition_size)
         hive.check_columns(output.partition_on, shuffle.schema)
         check_types(output, shuffle.schema)
         fitted = staging.new / WORKFLOW
-        save_fitted(origin.final or work.final, work.schema, work.learned, fitted, FittedNotes(origin.reading))
+        save_fitted(origin.final or work.final, work.schema, work.learned, fitted, FittedOrigin(origin.reading))
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=prepare_for_workers(work, fitted, pool)))
         choice = _choose_exchange(work, plan, output, pool, run, shuffle)
         written = _write_rows(shuffle, plan, output, pool, staging, choice)
@@ -139,7 +139,7 @@ def _write_rows(
         transformed = time.perf_counter()
         parts = shuffle.parts(pieces.counts)
         if output.chooses_files:
-            why = choice_text(sum(part.rows for part in parts), row_width(shuffle.schema))
+            why = describe_choice(sum(part.rows for part in parts), row_width(shuffle.schema))
             log.info("output.files: %s, %s", f"{len(parts):,}", why)
         writing = shuffle.writing(staging.new, staging.notes, on_host=choice.off_device)
         records_of_parts = write_files(exchange, writing, parts)

@@ -30,12 +30,12 @@ from tasks.graph.node import Node, as_node, topological
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
 from tasks.job.apply_fitted import (
-    as_read,
     in_fitted_types,
-    labels_without,
     list_needed_columns,
-    targets_of,
-    without,
+    list_targets,
+    list_unmakeable_labels,
+    remove_outputs,
+    with_read_types,
 )
 from tasks.manifest import Manifest
 from tasks.shuffle.group_by_keys import check_runs, keys_of
@@ -201,7 +201,7 @@ class Workflow(KnownFromNVTabular):
         exact = dataset.exact
         dataset = dataset.in_types(in_fitted_types(dataset.plan, bound, needed, own_types, exact, training=True))
         dataset.warn_of_differences(needed)
-        schema = as_read(schema, dataset.schema)
+        schema = with_read_types(schema, dataset.schema)
         base = make_base(state, bound, settings, refit_all, night, forget_days)
         check_runs(bound, keys_of(dataset.plan))
         work = Work(dataset.handle, self.final, schema, resolve_engine(dataset.engine), rules=dataset.rules)
@@ -282,8 +282,8 @@ class Workflow(KnownFromNVTabular):
     def _of_fewer_columns(self, data: Dataset) -> Transformed:
         """Of a data set that lacks columns of the fit: all outputs, or all but the targets."""
         left_out = self._list_missing_targets(data.schema, "the data set")
-        final, schema = without(self.final, self._fitted_columns, data.schema, left_out)
-        schema = as_read(schema, data.schema)
+        final, schema = remove_outputs(self.final, self._fitted_columns, data.schema, left_out)
+        schema = with_read_types(schema, data.schema)
         return Transformed(self, data, training=False, final=final, schema=schema, left_out=left_out)
 
     @property
@@ -295,8 +295,8 @@ class Workflow(KnownFromNVTabular):
         output."""
         fitted = self._fitted_columns
         do = "workflow.remove_inputs(['{}']) is the workflow without the outputs that need it"
-        left_out = labels_without(
-            self.final, fitted, there, targets_of(self.final, fitted, Tags.SAMPLE_WEIGHT), where, do
+        left_out = list_unmakeable_labels(
+            self.final, fitted, there, list_targets(self.final, fitted, Tags.SAMPLE_WEIGHT), where, do
         )
         if left_out and left_out not in self._logged_targets:
             self._logged_targets.append(left_out)
@@ -341,7 +341,7 @@ class Workflow(KnownFromNVTabular):
             there = Schema([*Schema.from_arrow(table.schema).columns, *(Column(name, pa.string()) for name in others)])
             left_out = self._list_missing_targets(there, "the frame")
             fitted = self._fitted_columns
-            bound = Bound(without(self.final, fitted, fitted, left_out)[0], fitted, self._require_state().values)
+            bound = Bound(remove_outputs(self.final, fitted, fitted, left_out)[0], fitted, self._require_state().values)
             self._bound_without[missing] = bound, list_needed_columns(bound)
         return self._bound_without[missing]
 

@@ -16,7 +16,7 @@ from tasks.engines.user_frames import Restore, open_frame
 from tasks.errors import DataError
 from tasks.graph.binding import SOURCE, Bound
 from tasks.graph.evaluation import Evaluation
-from tasks.graph.failed_casts import records, warn
+from tasks.graph.failed_casts import list_records, warn
 from tasks.graph.state import State
 from tasks.job.apply_fitted import wider_number
 from tasks.ops.base import Context
@@ -52,7 +52,7 @@ def transform_table(frame: GivenFrame, bound: Bound, state: State, needed: Seque
     context = Context(kernels, kernels.row_numbers(0, rows))
     evaluation = Evaluation(bound, columns, state, context, where="the given frame").apply_filters()
     outputs = evaluation.outputs()
-    warn(records(evaluation.failed))
+    warn(list_records(evaluation.failed))
     return frame.restore(outputs, kernels, _list_places(evaluation, bound, rows))
 
 

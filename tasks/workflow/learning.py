@@ -8,7 +8,7 @@ from datetime import date
 from tasks.cluster.lost_worker import explain_losses
 from tasks.dataset import Dataset
 from tasks.graph.binding import Bound
-from tasks.graph.failed_casts import largest, warn
+from tasks.graph.failed_casts import merge_largest, warn
 from tasks.graph.partition_work import Work
 from tasks.graph.state import State
 from tasks.learning.growth import Base
@@ -41,4 +41,4 @@ def learn_rows(method: str, work: Work, dataset: Dataset, base: Base | None = No
 
 def warn_of_failed_casts(result: LearningResult) -> None:
     """Log the casts that failed in the pass with the most of them."""
-    warn(largest(result.failed))
+    warn(merge_largest(result.failed))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tasks.core.plan import Partition
 from tasks.engines.types import DataFrame
-from tasks.graph.failed_casts import records, warn
+from tasks.graph.failed_casts import list_records, warn
 from tasks.graph.partition_work import Work
 
 
@@ -18,5 +18,5 @@ def transform_partition(work: Work, partition: Partition) -> dict[str, Any]:
     """The output columns of one partition."""
     evaluation = work.open_partition(partition, work.bound.targets)
     columns = evaluation.outputs()
-    warn(records(evaluation.failed))
+    warn(list_records(evaluation.failed))
     return columns

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.core.schema import Schema
 from tasks.graph.node import Node
-from tasks.graph.saved_workflow import FittedNotes, SavedWorkflow, load_fitted, save_fitted
+from tasks.graph.saved_workflow import FittedOrigin, SavedWorkflow, load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import local_folder
@@ -17,7 +17,7 @@ from tasks.storage.own_files import current
 def save_workflow(final: Node, schema: Schema, state: State, reading: dict[str, Any], path: str | Path) -> None:
     """Write a fitted workflow to a folder, with how the source was read that it was fitted on."""
     folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-    save_fitted(final, schema, state, folder, FittedNotes(reading))
+    save_fitted(final, schema, state, folder, FittedOrigin(reading))
 
 
 def load_workflow(path: str | Path) -> SavedWorkflow:

@@ -22,7 +22,7 @@ from tasks.cluster.pool import Pool
 from tasks.core.plan import Partition
 from tasks.dataset import Dataset
 from tasks.graph.partition_work import Work
-from tasks.graph.saved_workflow import FittedNotes, save_fitted
+from tasks.graph.saved_workflow import FittedOrigin, save_fitted
 from tasks.stages.without_prefect import prepare_for_workers
 from tasks.workflow import Workflow
 from tasks.workflow.partitions import transform_partition
@@ -37,7 +37,7 @@ def saved(workflow: Workflow, pool: Pool, folder: Path) -> float:
     start = time.perf_counter()
     if isinstance(pool, DaskPool):
         assert workflow.schema is not None
-        save_fitted(workflow.final, workflow.schema, workflow._require_state(), folder, FittedNotes())
+        save_fitted(workflow.final, workflow.schema, workflow._require_state(), folder, FittedOrigin())
     return round(time.perf_counter() - start, 3)
 
 

@@ -109,7 +109,7 @@ def stages_of(request: Any, pool: Any, commit: str = "output") -> dict[str, Any]
             results.append(statistics.statistics(request, pool))
         learned = time.process_time() - before
         if commit == "output":
-            with committing.Closing(request, report_of(request)) as closing:
+            with committing.CommitPreparation(request, report_of(request)) as closing:
                 for split in request.splits:
                     results.append(transform.transform(request, split, pool))
                     results.append(shuffle_write.shuffle_write(request, split, pool))
@@ -157,11 +157,11 @@ class Night:
 
     def refit(self) -> dict[str, Any]:
         from flows.job.job import make_job
-        from tasks.job.base_version import newest_good
+        from tasks.job.base_version import find_newest_good
 
         data = self.job(self.night, self.args.folder / "refit") | {"base": str(self.fitted)}
         start = time.perf_counter()
-        base = newest_good(self.fitted).version
+        base = find_newest_good(self.fitted).version
         checked = time.perf_counter() - start
         done = stages_of(make_job(data).request(self.args.engine, base), self.pool)
         return done | {"total": round(done["total"] + checked, 3), "base_verified": round(checked, 3)}

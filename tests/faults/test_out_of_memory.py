@@ -21,7 +21,7 @@ from tasks.cluster import out_of_memory, parallelism
 from tasks.core.plan import Limits
 from tasks.errors import DataError, GiveUpError, JobError
 from tasks.manifest import Manifest
-from tasks.shuffle.parts import Part, runs_of
+from tasks.shuffle.parts import Part, divide_into_runs
 from tasks.sources import planning
 from tasks.stages import plan_splits
 from tests.faults.jobs import digests, flow_state, make_data, make_job, run_flow, task_runs
@@ -248,7 +248,7 @@ def test_runs_cover_the_rows_of_a_file_in_whole_units(counts: list[int], unit: i
     total, first = sum(counts), 3
     skip = data.draw(st.integers(0, total - 1))
     part = Part(7, first, first + len(counts), skip, data.draw(st.integers(1, total - skip)))
-    made = runs_of(part, np.array(counts), unit, min(runs, -(-part.rows // unit)))
+    made = divide_into_runs(part, np.array(counts), unit, min(runs, -(-part.rows // unit)))
     starts = [sum(counts[: p.first - first]) + p.skip for p in made]
     assert all(p.rows > 0 for p in made)
     assert [*starts, starts[-1] + made[-1].rows] == [skip, *(s + p.rows for s, p in zip(starts, made, strict=True))]

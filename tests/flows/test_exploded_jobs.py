@@ -21,7 +21,7 @@ from tasks.core import plan
 from tasks.core.plan import Limits
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.sources import planning
 from tasks.stages import plan_splits
 from tasks.workflow import Workflow
@@ -185,7 +185,7 @@ def test_nights_learn_from_exploded_rows(tmp_path: Path) -> None:
         source = write(tmp_path / f"{number}.parquet", sessions)
         job = job_of(source, out, CODED, output={"on_existing": "version", "files": 1, "shuffle": "none"})
         made = make_job(job | ({"base": str(out)} if number else {}))
-        run_stages(made.request("pandas", newest_good(made.base_path).version if made.base_path else None))
+        run_stages(made.request("pandas", find_newest_good(made.base_path).version if made.base_path else None))
     assert rows_of(out / "v0001").to_pydict() == {"events.aid": [3, 3, 4], "session": [1, 1, 1]}
     assert rows_of(out / "v0002").to_pydict() == {"events.aid": [5, 1, 4], "session": [2, 3, 3]}
 

@@ -13,7 +13,7 @@ import pytest
 from flows.job.job import make_job
 from flows.sample import make_batches
 from tasks.core.schema import Schema, embeddings_of
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.loading.embedding_growth import grow
 from tasks.manifest import Manifest
 from tests.stages import run_stages
@@ -48,7 +48,7 @@ def night(source: Path, out: Path, base: bool) -> Path:
         ],
         "output": {"path": str(out), "on_existing": "version", "files": 2}, **({"base": str(out)} if base else {}),
     })  # fmt: skip
-    run_stages(job.request("pandas", newest_good(out).version) if base else job.request("pandas"))
+    run_stages(job.request("pandas", find_newest_good(out).version) if base else job.request("pandas"))
     return out / (out / "_latest").read_text().strip()
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tasks.cluster import monitor, usage
 from tasks.core.stage_results import RESOURCES
 from tasks.errors import GiveUpError
-from tasks.job.output_check import damages
+from tasks.job.output_check import list_damages
 from tasks.manifest import Manifest
 from tasks.report.html import reports_of
 from tasks.stages import commit
@@ -64,7 +64,7 @@ def test_every_output_has_its_report_with_what_the_workers_did(outs: list[Path],
         assert "<title>host memory</title>" in text
         for title in ("statistics", "transform train", "shuffle_write valid"):
             assert re.search(rf'<td class="name">{title}</td>\s*<td class="r">{worker}</td>', text)
-        assert damages(out) == []
+        assert list_damages(out) == []
 
 
 @pytest.mark.promise("The manifest and the report have these figures for each stage and for all stages together")

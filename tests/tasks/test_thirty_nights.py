@@ -28,7 +28,7 @@ from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.gate.decide import judge
-from tasks.gate.earlier_outputs import good_versions
+from tasks.gate.earlier_outputs import read_good_versions
 from tasks.loading import loader
 from tasks.profile.output_profile import read_profile
 from tasks.storage.discarded import is_discarded
@@ -270,7 +270,7 @@ def gate(out: Path, version: str, contract: dict[str, Any]) -> str:
     """The verdict on a version beside those before it."""
     profile = read_profile(out / version)
     assert profile is not None
-    past, _ = good_versions(out, without=[version])
+    past, _ = read_good_versions(out, without=[version])
     return judge(profile, past, make_contract(contract), Checks(on_finding="stop")).verdict
 
 

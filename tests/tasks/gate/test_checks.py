@@ -24,7 +24,7 @@ from tasks.gate.decide import judge
 from tasks.gate.earlier_outputs import Past
 from tasks.gate.figures import compute_figures
 from tasks.gate.notes import read_gate
-from tasks.gate.verdict import Finding, Verdict, outcome
+from tasks.gate.verdict import Finding, Verdict, choose_outcome
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile
 from tasks.storage.documents import dump_document, parse_document
 from tests.examples import nightly_but
@@ -354,9 +354,9 @@ def test_visitors_of_a_first_weekend_of_half_the_rows_are_not_new_values(seed: i
 
 def test_the_worst_finding_decides() -> None:
     finding = Finding("x", "mean", 1, 2, 3.0, 1.0, "warn", "..")
-    assert outcome([finding]) == "warn"
-    assert outcome([finding, replace(finding, level="ask")]) == "ask"
-    assert outcome([replace(finding, level="stop"), replace(finding, level="ask")]) == "stop"
+    assert choose_outcome([finding]) == "warn"
+    assert choose_outcome([finding, replace(finding, level="ask")]) == "ask"
+    assert choose_outcome([replace(finding, level="stop"), replace(finding, level="ask")]) == "stop"
 
 
 def test_a_verdict_is_read_as_it_was_written() -> None:

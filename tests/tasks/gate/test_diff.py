@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from flows.job.job import make_job
 from tasks.core.contract import make_contract
 from tasks.core.schema import Column, Schema
-from tasks.gate.comparison import Side, difference
-from tasks.gate.earlier_outputs import good_versions
+from tasks.gate.comparison import Side, compare_outputs
+from tasks.gate.earlier_outputs import read_good_versions
 from tasks.profile.output_profile import Association, ColumnProfile, Profile, StepProfile
 from tests.stages import run_stages
 from tests.tasks.gate.simulated import profile_of
@@ -49,7 +49,7 @@ def sides(profile: bool = True) -> tuple[Side, Side]:
 
 
 def test_rows_schema_vocabularies_and_statistics_side_by_side() -> None:
-    result = difference(*sides())
+    result = compare_outputs(*sides())
     assert list(result.rows) == [("rows in", "100", "110", "+10 %"), ("rows out", "100", "100", "=")]
     assert list(result.schema) == [
         ("brand", "int64, 6 ids", "int64, 7 ids"), ("kind", "", "string"), ("x", "float64", ""),
@@ -77,7 +77,7 @@ def test_figures_that_the_gate_compares_differ_in_the_same_words() -> None:
     now = replace(before, columns={"t": replace(moment, maximum=high)}, repeated=0.1,
                   steps={"4": replace(step, key="4", out_of_vocabulary=9)},
                   associations={("a", "b"): Association(0.05), ("a", "c"): Association(0.1001, 0.01)})  # fmt: skip
-    result = difference(side("v0001", before), side("v0002", now))
+    result = compare_outputs(side("v0001", before), side("v0002", now))
     assert list(result.statistics) == [
         ("rows", "repeated", "0 %", "10 %", "+10 points"),
         ("t", "largest", "2026-11-01 00:00", "2026-11-02 12:00", "+36 h"),
@@ -96,11 +96,11 @@ def test_what_a_sample_does_not_know_is_no_change() -> None:
         (sampled, exact, ("x", "distinct", "at least 5", "7", "")),
         (exact, estimated, ("x", "distinct", "7", "about 5", "-28.6 %")),
     ):
-        assert line in difference(side("v0001", one), side("v0002", other)).statistics
+        assert line in compare_outputs(side("v0001", one), side("v0002", other)).statistics
 
 
 def test_an_output_without_a_profile_says_so() -> None:
-    result = difference(*sides(profile=False))
+    result = compare_outputs(*sides(profile=False))
     assert list(result.notes) == [
         "v0006 and v0007: no profile was taken, so statistics and distributions cannot be compared"
     ]
@@ -133,24 +133,24 @@ def typed(*words: Any) -> Any:
 
 
 def test_good_versions_come_newest_first_and_others_are_named(output: Path) -> None:
-    past, notes = good_versions(output)
+    past, notes = read_good_versions(output)
     assert ([one.version for one in past], notes) == (["v0003", "v0002", "v0001"], [])
     assert past[0].profile == Profile.from_json(profile_of(night(2)).to_json())
-    assert [one.version for one in good_versions(output, most=1)[0]] == ["v0003"]
-    assert [one.version for one in good_versions(output, without=["v0003"])[0]] == ["v0002", "v0001"]
-    assert good_versions(output / "v0002")[0][0].profile == past[1].profile
-    assert good_versions(output.parent / "nothing") == ([], [])
+    assert [one.version for one in read_good_versions(output, most=1)[0]] == ["v0003"]
+    assert [one.version for one in read_good_versions(output, without=["v0003"])[0]] == ["v0002", "v0001"]
+    assert read_good_versions(output / "v0002")[0][0].profile == past[1].profile
+    assert read_good_versions(output.parent / "nothing") == ([], [])
     profile = output / "v0001" / "_profile.json"
     text = profile.read_text()
     (output / "v0002" / "_discarded.json").write_text("{}")
     profile.write_text("{")
     try:
-        past, notes = good_versions(output)
+        past, notes = read_good_versions(output)
         assert [one.version for one in past] == ["v0003"]
         assert notes[0] == "v0002 is left out: it is discarded"
         assert notes[1].startswith("v0001 is left out: _profile.json is damaged")
         profile.unlink()
-        assert good_versions(output)[1][1] == "v0001 is left out: it has no _profile.json"
+        assert read_good_versions(output)[1][1] == "v0001 is left out: it has no _profile.json"
     finally:
         profile.write_text(text)
         (output / "v0002" / "_discarded.json").unlink()

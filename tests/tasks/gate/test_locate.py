@@ -15,7 +15,7 @@ from tasks.core.settings import Checks
 from tasks.dataset import Dataset
 from tasks.gate import locate
 from tasks.gate.decide import judge
-from tasks.gate.locate import with_files
+from tasks.gate.locate import add_files
 from tasks.gate.verdict import Finding, Verdict
 from tests.examples import nightly
 from tests.tasks.gate import test_faults as faults
@@ -45,7 +45,7 @@ def located(folder: Path, table: pa.Table, fault: Fault, contract: Contract | No
     rows, plan = in_files(folder, table, fault)
     history, night = faults.history(NIGHT, faults.FEW), profile_of(rows)
     verdict = judge(night, history, contract, STOP, faults.shop(faults.FEW).day(NIGHT))
-    return with_files(verdict, plan, night, history[0].profile, contract, None)
+    return add_files(verdict, plan, night, history[0].profile, contract, None)
 
 
 @pytest.mark.promise("A finding names the files in which its change begins")
@@ -83,7 +83,7 @@ def test_rows_and_numbers_of_distinct_values_begin_in_no_file(tmp_path: Path) ->
 def test_a_constant_column_is_one_in_every_file(tmp_path: Path) -> None:
     rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     finding = Finding("quantity", "constant", 1, 9, 1.0, 0.0, "stop", "quantity: all values are 1")
-    [one] = with_files(Verdict("stop", (finding,)), plan, profile_of(rows), None, None, None).findings
+    [one] = add_files(Verdict("stop", (finding,)), plan, profile_of(rows), None, None, None).findings
     assert names(one) == ["2.parquet", "3.parquet", "4.parquet"]
 
 
@@ -97,7 +97,7 @@ def test_what_is_not_searched_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     verdict = Verdict("stop", findings, notes=("a note",))
     monkeypatch.setattr(locate, "MOST_COLUMNS", 1)
     monkeypatch.setattr(locate, "MOST_SPAN", 3 * len(rows) // FILES)
-    searched = with_files(verdict, plan, night, None, None, None)
+    searched = add_files(verdict, plan, night, None, None, None)
     assert [names(one) for one in searched.findings] == [["2.parquet"], []]
     assert searched.findings[1].text == "country: one value"
     assert searched.notes == (
@@ -106,7 +106,7 @@ def test_what_is_not_searched_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         "quantity: only 3 of 5 files were searched for where its change begins",
     )
     (tmp_path / "1.parquet").unlink()
-    gone = with_files(verdict, plan, night, None, None, None)
+    gone = add_files(verdict, plan, night, None, None, None)
     assert gone.findings == findings
     assert gone.notes[-1].startswith("quantity: the files in which its change begins could not be searched: ")
 
@@ -115,6 +115,6 @@ def test_paths_are_written_as_people_may_see_them(tmp_path: Path) -> None:
     rows, plan = in_files(tmp_path, faults.table_of(NIGHT, faults.FEW), faults.constant)
     finding = Finding("quantity", "constant", 1, 9, 1.0, 0.0, "stop", "quantity: one value")
     verdict = Verdict("stop", (finding,))
-    [one] = with_files(verdict, plan, profile_of(rows), None, None, None, lambda path: path[-9:]).findings
+    [one] = add_files(verdict, plan, profile_of(rows), None, None, None, lambda path: path[-9:]).findings
     assert one.files == ("2.parquet", "3.parquet", "4.parquet")
     assert one.text == "quantity: one value; the change begins in 2.parquet and 2 other files"

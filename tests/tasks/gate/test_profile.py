@@ -29,9 +29,9 @@ from tasks.gate.locate import find_files
 from tasks.graph import row_sample
 from tasks.graph.seen import Seen, merge_seen, parse_seen
 from tasks.job import profiles
-from tasks.job.output_check import damages
+from tasks.job.output_check import list_damages
 from tasks.manifest import Manifest
-from tasks.profile.column_figures import column_profile, column_profiles
+from tasks.profile.column_figures import make_column_profile, make_profiles_of_columns
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.stages import ingest
 from tasks.stages import statistics as statistics_stage
@@ -105,7 +105,7 @@ def seen_of(
 
 
 def of_seen(seen: Seen, dtype: pa.DataType) -> ColumnProfile:
-    return column_profiles({"x": dtype}, seen.columns, seen.sample, seen.step)["x"]
+    return make_profiles_of_columns({"x": dtype}, seen.columns, seen.sample, seen.step)["x"]
 
 
 def plain(column: pa.Array) -> tuple[int, list[Any]]:
@@ -416,7 +416,7 @@ def test_counts_are_the_distribution_itself(engine: str) -> None:
     for name in ("int32", "text", "bool", "float64", "infinite", "time", "texts"):
         column = COLUMNS[name]
         counts = kernels.count_values([kernels.column(column)], ["v0"])
-        of_counts = column_profile("x", column.type, kernels.sketch_counts(counts, whole=True))
+        of_counts = make_column_profile("x", column.type, kernels.sketch_counts(counts, whole=True))
         of_rows = profiled(column, kernels, [0, ROWS])
         for figure in ("rows", "nulls", "minimum", "maximum", "infinite", "bins"):
             assert getattr(of_counts, figure) == getattr(of_rows, figure), (name, figure)
@@ -488,10 +488,10 @@ def test_a_run_profiles_each_column_that_it_reads_once_over_all_rows(
     (step,) = found.steps.values()
     assert (step.op, step.columns, step.rows) == ("Categorify", ("shop",), 1_000)
     assert step.out_of_vocabulary == 1_000 * 13 // 20
-    assert damages(tmp_path / "out") == []
+    assert list_damages(tmp_path / "out") == []
     assert own_output(tmp_path / "out")
     (tmp_path / "out" / "_profile.json").write_text("{}")
-    assert damages(tmp_path / "out")
+    assert list_damages(tmp_path / "out")
     assert not own_output(tmp_path / "out")
 
 

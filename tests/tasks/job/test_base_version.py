@@ -23,7 +23,7 @@ from tasks.core.contract import make_contract
 from tasks.dataset import Dataset
 from tasks.errors import DataError, HostError, JobError
 from tasks.gate import earlier_outputs as history
-from tasks.job.base_version import find_descendants, newest_good, other_ids_text, set_aside
+from tasks.job.base_version import describe_other_ids, discard_damaged, find_descendants, find_newest_good
 from tasks.job.request import Request
 from tasks.loading import loader
 from tasks.loading.embedding_growth import grow
@@ -61,7 +61,7 @@ def night(folder: Path, number: int, engine: str = "pandas", **more: Any) -> Non
     """A run on top of the newest good version, as a flow does it."""
     made = make_job(job(folder, number, base=str(folder / "out"), **more))
     assert made.base_path is not None
-    run_stages(made.request(engine, newest_good(made.base_path).version))
+    run_stages(made.request(engine, find_newest_good(made.base_path).version))
 
 
 def run_fit(request: Request) -> None:
@@ -80,7 +80,7 @@ def manifest(out: Path, version: str) -> dict[str, Any]:
 
 
 def name_of(out: Path, thorough: bool = True) -> str | None:
-    version = newest_good(out, thorough).version
+    version = find_newest_good(out, thorough).version
     return version.name if version else None
 
 
@@ -128,15 +128,15 @@ def test_validation_rows_have_the_ids_of_values_that_the_night_does_not_have(tmp
 
 
 def test_nothing_is_published_yet(tmp_path: Path) -> None:
-    assert newest_good(tmp_path / "out").version is None
+    assert find_newest_good(tmp_path / "out").version is None
     (tmp_path / "out").mkdir()
-    assert newest_good(tmp_path / "out").version is None
+    assert find_newest_good(tmp_path / "out").version is None
 
 
 def test_a_folder_of_something_else_is_no_base(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(JobError, match=r"(?s)the base is not an output of rowmill.*base: none"):
-        newest_good(tmp_path)
+        find_newest_good(tmp_path)
 
 
 def test_an_output_without_versions_is_its_own_base(tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ def test_a_damaged_mark_is_a_mark(tmp_path: Path) -> None:
 def test_a_base_whose_own_base_was_taken_back_is_said(tmp_path: Path) -> None:
     """As after a discard in the very moment in which a run published on top of it."""
     out = nights(tmp_path, 2)
-    assert newest_good(out).on_discarded == ""
+    assert find_newest_good(out).on_discarded == ""
     mark(out / "v0001")
-    sentence = newest_good(out).on_discarded
+    sentence = find_newest_good(out).on_discarded
     assert sentence.startswith("v0002 was learned on top of v0001, which is discarded: the ids and counts of v0001 go")
     assert f"rowmill discard {out / 'v0002'}" in sentence
     (out / "v0001/_workflow/workflow.json").write_text(json.dumps({"state": "of another"}))  # a name used again
-    assert newest_good(out).on_discarded == ""
+    assert find_newest_good(out).on_discarded == ""
 
 
 @pytest.mark.parametrize("run", [run_stages, run_fit])
@@ -256,7 +256,7 @@ def test_a_base_that_is_discarded_before_the_rename_publishes_nothing(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = nights(tmp_path, 1)
-    request = make_job(job(tmp_path, 1, base=str(out))).request("pandas", newest_good(out).version)
+    request = make_job(job(tmp_path, 1, base=str(out))).request("pandas", find_newest_good(out).version)
     check = Staging.check_owner
 
     def meanwhile(staging: Staging, owner: str) -> None:
@@ -293,9 +293,9 @@ def test_a_workflow_that_is_discarded_while_it_is_applied_publishes_nothing(tmp_
 def test_all_versions_discarded_is_as_none(tmp_path: Path) -> None:
     out = nights(tmp_path, 1)
     assert "no good version is left" in discard_version(out / "v0001")[1]
-    assert newest_good(out).version is None
-    assert newest_good(out).discarded == ("v0001",)
-    sentence = newest_good(out).all_discarded(out)
+    assert find_newest_good(out).version is None
+    assert find_newest_good(out).discarded == ("v0001",)
+    sentence = find_newest_good(out).all_discarded(out)
     assert sentence == f"every version at {out} is discarded (v0001): this run is a fit, and all values get new ids"
 
 
@@ -329,21 +329,21 @@ def test_a_damaged_version_is_named_and_the_one_before_it_is_the_base(tmp_path: 
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
 
-    choice = newest_good(out)
+    choice = find_newest_good(out)
 
     assert choice.version is not None
     assert choice.version.name == "v0001"
     assert [(version.name, line.partition(":")[0]) for version, line in choice.damaged.items()] == [("v0002", "v0002")]
     (out / "v0001" / "_manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"(?s)no version of the base is good.*v0002.*v0001.*base: none"):
-        newest_good(out)
+        find_newest_good(out)
 
 
 def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     data = job(tmp_path, 1, base=str(tmp_path / "out"))
     written(pa.table({"more": [1], "x": pa.array([7], pa.int32()), "k": ["b"]}), tmp_path / "1.parquet")
-    run_stages(make_job(data).request("pandas", newest_good(tmp_path / "out").version))
+    run_stages(make_job(data).request("pandas", find_newest_good(tmp_path / "out").version))
     assert rows_of(tmp_path / "out/v0002")["k"].to_pylist() == [4]
     schema = json.loads((tmp_path / "out/v0002/_workflow/workflow.json").read_text())["schema"]
     assert [(column["name"], column["dtype"]) for column in schema] == [("k", "string"), ("x", "float64")]
@@ -351,7 +351,7 @@ def test_columns_are_read_in_the_types_of_the_base(tmp_path: Path) -> None:
     written(pa.table({"k": ["b"]}), tmp_path / "2.parquet")
     data = {**data, "source": {"path": str(tmp_path / "2.parquet")}}
     with pytest.raises(DataError, match=r"(?s)the source has no column 'x'.*its base has learned from it"):
-        run_stages(make_job(data).request("pandas", newest_good(tmp_path / "out").version))
+        run_stages(make_job(data).request("pandas", find_newest_good(tmp_path / "out").version))
 
 
 def test_a_base_that_was_saved_without_partials_is_refused(tmp_path: Path) -> None:
@@ -363,9 +363,9 @@ def test_a_base_that_was_saved_without_partials_is_refused(tmp_path: Path) -> No
 def test_another_base_is_another_state(tmp_path: Path) -> None:
     out = nights(tmp_path, 2)
     made = make_job(job(tmp_path, 2, base=str(out)))
-    second = newest_good(out).version
+    second = find_newest_good(out).version
     discard_version(out / "v0002")
-    requests = [made.request("pandas", version) for version in (None, newest_good(out).version, second)]
+    requests = [made.request("pandas", version) for version in (None, find_newest_good(out).version, second)]
     assert len({request.state_fingerprint("plan") for request in requests}) == 3
     assert len({request.plan_fingerprint for request in requests}) == 3
 
@@ -419,7 +419,7 @@ def test_values_without_an_id_are_forgotten_after_the_time(tmp_path: Path, forge
             "base": str(tmp_path / "out"), "refit": {"forget": forget},
         })  # fmt: skip
         assert made.base_path is not None
-        run_stages(made.request("pandas", newest_good(made.base_path).version))
+        run_stages(made.request("pandas", find_newest_good(made.base_path).version))
     assert rows_of(tmp_path / "out" / "v0003")["k"].to_pylist() == [id_of_x]
 
 
@@ -486,7 +486,7 @@ def test_readers_of_several_versions_take_the_newest_and_its_ancestors(
     """v0001 and v0002, then v0003 without a base and v0004 on top of it: the same id means another value there."""
     out = nights(tmp_path, 2)
     made = make_job(job(tmp_path, 1)).request("pandas")
-    assert "the earlier versions (v0001 to v0002) have other ids" in other_ids_text(made)
+    assert "the earlier versions (v0001 to v0002) have other ids" in describe_other_ids(made)
     run_stages(made)
     night(tmp_path, 2)
 
@@ -545,11 +545,11 @@ def test_a_damaged_version_is_set_aside_and_brought_back(tmp_path: Path) -> None
     out = nights(tmp_path, 3)
     damaged, whole = out / "v0003/part-00000.parquet", (out / "v0003/part-00000.parquet").read_bytes()
     damaged.write_bytes(whole[:-1])
-    choice = newest_good(out)
+    choice = find_newest_good(out)
     with pytest.raises(DataError, match=r"(?s)the newest version is damaged.*part-00000\.parquet has .*run its night"):
-        set_aside(choice, stops=True)
+        discard_damaged(choice, stops=True)
     assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0003\n", False)
-    [line] = set_aside(choice, stops=False)
+    [line] = discard_damaged(choice, stops=False)
     assert f"rowmill discard {out / 'v0003'} --undo" in line
     assert ((out / "_latest").read_text(), is_discarded(out / "v0003")) == ("v0002\n", True)
     assert ks(out, "all") == [3, 3, 4, 5, 4]
@@ -590,7 +590,7 @@ def test_a_version_that_cannot_be_read_stops_the_run(
         monkeypatch.setattr("tasks.job.output_check.digest", failing)
         monkeypatch.setattr("tasks.job.base_version.digest", failing)
     with pytest.raises(HostError, match=r"it is not known whether v0002 is whole"):
-        newest_good(out)
+        find_newest_good(out)
     assert not is_discarded(out / "v0002")
 
 
@@ -633,7 +633,7 @@ def test_a_newest_version_whose_disk_is_not_mounted_stops_the_run(tmp_path: Path
     assert name_of(out) == "v0002"
     (tmp_path / "disk").rename(tmp_path / "unmounted")
     with pytest.raises(HostError, match="it is not known whether v0002 is whole"):
-        newest_good(out)
+        find_newest_good(out)
 
 
 def test_a_latest_of_odd_bytes_is_damaged_and_the_next_night_writes_it_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from flows.preview.job_preview import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph.state import load_changes
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.loading import loader
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
@@ -51,7 +51,7 @@ def night(folder: Path, number: int, features: list[dict[str, Any]], engine: str
         "run": {"report": False}, **more,
     }  # fmt: skip
     made = make_job(data)
-    run_stages(made.request(engine, newest_good(folder / "out").version))
+    run_stages(made.request(engine, find_newest_good(folder / "out").version))
     return max((folder / "out").glob("v*"))
 
 

@@ -14,7 +14,7 @@ import pytest
 from flows.job.job import make_job
 from tasks.cluster.local_pool import LocalPool
 from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.job.request import Request
 from tasks.stages import ingest
 from tasks.storage.discarded import mark
@@ -94,7 +94,7 @@ def test_a_night_that_was_learned_is_published_after_a_cut_and_refused_else(tmp_
                 "refit": refit,
             }
         )
-        version = newest_good(out).version
+        version = find_newest_good(out).version
         return replace(job.request(engine, version), no_base=version is None, resumes=True)
 
     run_stages(request())

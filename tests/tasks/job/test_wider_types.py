@@ -18,7 +18,7 @@ from tasks.dataset import Dataset
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.node import as_node
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.workflow import Workflow
 from tests.frames import to_list
 from tests.stages import run_stages
@@ -258,7 +258,7 @@ def test_nights_of_a_job_go_on_in_the_wider_type_and_the_gate_hears_of_it(tmp_pa
         }
         made = make_job(job)
         assert made.base_path is not None
-        run_stages(made.request(engine, newest_good(made.base_path).version))
+        run_stages(made.request(engine, find_newest_good(made.base_path).version))
         folder = sorted(out.glob("v*"))[-1]
         profile = json.loads((folder / "_profile.json").read_text())["columns"]
         schema = json.loads((folder / "_workflow/workflow.json").read_text())["schema"]

@@ -20,7 +20,7 @@ from tasks.core.settings import Output, Run, Source
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import to_cudf
 from tasks.errors import DataError, JobError
-from tasks.job.apply_fitted import applying_request
+from tasks.job.apply_fitted import make_applying_request
 from tasks.job.request import make_request
 from tasks.workflow import Workflow
 from tests.stages import run_stages
@@ -79,7 +79,7 @@ def test_a_saved_workflow_is_applied_by_a_run(engine: str, tmp_path: Path) -> No
     Workflow(["id"] >> ops.JoinExternal(SIDE, on="id")).fit(Dataset(ROWS, engine=engine)).save(tmp_path / "fitted")
     pq.write_table(ROWS, tmp_path / "rows.parquet")
     source, output = Source(path=str(tmp_path / "rows.parquet")), Output(path=str(tmp_path / "out"), shuffle="none")
-    run_stages(applying_request(source, tmp_path / "fitted", output, Run(), engine))
+    run_stages(make_applying_request(source, tmp_path / "fitted", output, Run(), engine))
     assert pq.read_table(tmp_path / "out").to_pydict() == JOINED
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.commands.inspect import show_folder
-from tasks.report.growth_section import MOST_BATCHES, growth
+from tasks.report.growth_section import MOST_BATCHES, describe_growth
 from tasks.report.html import reports_of
 from tests.stages import run_stages
 from tests.tasks.report.test_page import Page, make
@@ -38,7 +38,7 @@ def out(tmp_path):
 
 
 def test_the_nights_that_led_to_a_version(out):
-    known = growth(out / "v0005", out / "v0005")
+    known = describe_growth(out / "v0005", out / "v0005")
     (row,) = known["rows"]
     numbers = {"before": 115, "now": 140, "new": 25, "waiting": 7, "nights": 3}
     assert {name: row[name] for name in numbers} == numbers
@@ -51,29 +51,29 @@ def test_a_version_that_is_being_made_and_splits(out):
     new = out.parent / ".staging" / "new"
     note(new, "v0005", 140, 150)
     for folder, target in ((new, out), (new / "train", out / "train")):
-        (row,) = growth(folder, target)["rows"]
+        (row,) = describe_growth(folder, target)["rows"]
         assert (row["now"], row["nights"]) == (150, 4)
 
 
 def test_versions_that_are_gone_are_left_out(out):
     (out / "v0002" / "_workflow" / "changes.json").write_text("no JSON")
-    (row,) = growth(out / "v0005", out / "v0005")["rows"]
+    (row,) = describe_growth(out / "v0005", out / "v0005")["rows"]
     assert (row["nights"], row["before"], row["now"]) == (2, 115, 140)
 
 
 def test_one_night_has_no_curve(out):
-    known = growth(out / "v0002", out / "v0002")
+    known = describe_growth(out / "v0002", out / "v0002")
     assert known["picture"] == ""
     assert known["rows"][0]["nights"] == 1
 
 
 def test_a_first_fit_has_no_growth(out):
-    assert growth(out / "v0001", out / "v0001") == {}
+    assert describe_growth(out / "v0001", out / "v0001") == {}
 
 
 def test_a_chain_that_bites_its_tail_ends(out):
     note(out / "v0002", "v0005", 100, 110)
-    assert growth(out / "v0005", out / "v0005")["rows"][0]["nights"] == MOST_BATCHES
+    assert describe_growth(out / "v0005", out / "v0005")["rows"][0]["nights"] == MOST_BATCHES
 
 
 def test_the_page(tmp_path):

@@ -16,8 +16,8 @@ from tasks.core.redaction import job_text
 from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.saved_workflow import load_fitted
-from tasks.job.base_version import newest_good
-from tasks.job.output_check import damages
+from tasks.job.base_version import find_newest_good
+from tasks.job.output_check import list_damages
 from tasks.manifest import Manifest
 from tasks.report import page as page_of
 from tasks.report.html import reports_of
@@ -97,7 +97,7 @@ def page(out: Path) -> Page:
 
 
 def test_an_output_has_its_report_and_is_whole_with_it(out: Path, page: Page) -> None:
-    assert damages(out) == []
+    assert list_damages(out) == []
     assert page.titles == [
         "out", "Stages", "Workflow", "Source columns", "Output columns", "Learned", "Embeddings", "Files", "Job",
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_a_night_on_a_base_tells_its_own_columns_and_the_most_frequent_values_of
                "features": [{"columns": ["brand"], "ops": [{"op": "Categorify"}]},
                             {"columns": ["x"], "ops": [{"op": "Normalize"}]}]}  # fmt: skip
         job |= {"base": str(tmp_path / "out")} if night == "b" else {}
-        base = newest_good(tmp_path / "out").version if night == "b" else None
+        base = find_newest_good(tmp_path / "out").version if night == "b" else None
         job["output"]["on_existing"] = "version"  # type: ignore[index]
         run_stages(make_job(job).request("pandas", base), plugins=[Report()])
     newest = Page((tmp_path / "out" / "v0002" / "_report.html").read_text())
@@ -185,7 +185,7 @@ def test_a_report_that_fails_does_not_fail_the_run(
 ) -> None:
     monkeypatch.setattr("tasks.report.page.gantt", lambda facts: 1 / 0)
     run_stages(make(tmp_path).request("pandas"), plugins=[Report()])
-    assert damages(tmp_path / "out") == []
+    assert list_damages(tmp_path / "out") == []
     assert not (tmp_path / "out" / "_report.html").exists()
     assert "the report could not be made: ZeroDivisionError" in caplog.text
 
@@ -249,7 +249,7 @@ def test_a_missing_report_is_made_again_and_one_that_is_there_stays(tmp_path: Pa
     ]
     assert [row[1].strip() for row in page.rows if len(row) == 9 and row[0].strip() == "brand"] == ["string", "int32"]
     assert page.row("transform")[1] == "900"
-    assert damages(out) == []
+    assert list_damages(out) == []
     with pytest.raises(DataError, match="this is not an output"):
         reports_of(tmp_path / "data")
 

@@ -161,7 +161,7 @@ def test_pictures_are_whole_xml_whatever_a_name_holds() -> None:
     for picture in (
         svg.lines('<a> & "b"', {"<c>": [(0.0, 1.0), (1.0, 2.0)], "d": [(0.5, 1.0)]}, str, bands=[("<e>", 0.0, 1.0)]),
         svg.lines("nothing", {}, str),
-        svg.stages([("<f>", 0.0, 1.0, "1 s"), ("g", 1.0, 1.0, "0 s")]),
+        svg.draw_stages([("<f>", 0.0, 1.0, "1 s"), ("g", 1.0, 1.0, "0 s")]),
         svg.bars([1, 0, 5]),
         svg.bars([]),
         graph({"a": ("source", "<h>"), "b": ("output", "i")}, {"a": 0, "b": 1}, [("a", "b", "learns")], "& more"),

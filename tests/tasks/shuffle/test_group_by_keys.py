@@ -20,7 +20,7 @@ from tasks.core.settings import Output, Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
 from tasks.graph.node import as_node
-from tasks.job.request import PlanOf, Request, make_request
+from tasks.job.request import Request, SavedPlans, make_request
 from tasks.ops.base import Context, Operator
 from tasks.shuffle import group_by_keys, key_ranges, memory_exchange
 from tasks.shuffle.group_by_keys import by_keys, keys_of
@@ -341,7 +341,7 @@ def test_scratch_files_are_used_again_and_made_again_when_gone(engine: str, tmp_
         assert ingest.ingest(request, pool).reused is True
         files = sorted((request.staging.folder / "keyed").iterdir())
         assert files
-        Path(PlanOf(request).plan("").files[0].path).unlink()
+        Path(SavedPlans(request).plan("").files[0].path).unlink()
         (request.staging.folder / "keyed" / "block-99999.arrow").touch()
         assert ingest.ingest(request, pool).reused is False
         assert sorted((request.staging.folder / "keyed").iterdir()) == files

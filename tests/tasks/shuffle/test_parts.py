@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
 from tasks.shuffle import writing
-from tasks.shuffle.parts import Part, Writing, plan_parts, runs_of
+from tasks.shuffle.parts import Part, Writing, divide_into_runs, plan_parts
 from tasks.shuffle.permutation import range_edges
 from tasks.shuffle.pieces import shares_of
 from tasks.shuffle.row_order import RANGES_PER_FILE, Order, ranges_of_file
@@ -69,7 +69,7 @@ def test_a_run_of_a_large_file_reads_few_rows_of_others(rows: int, ranges: int) 
     assert ranges_of_file(output, rows, 8) == ranges
     counts = np.diff(range_edges(rows, 8 * ranges))
     part = plan_parts(counts, output, Order("full", 0, rows, (0,), 8, 8 * ranges, of_file=ranges), 8)[3]
-    runs = runs_of(part, counts[part.first : part.last], 1_000_000, -(-part.rows // 1_000_000))
+    runs = divide_into_runs(part, counts[part.first : part.last], 1_000_000, -(-part.rows // 1_000_000))
     assert sum(run.rows for run in runs) == part.rows
     needless = max(int(counts[run.first : run.last].sum()) - run.rows for run in runs)
     assert needless <= (500_000 if rows < 10**9 else 2 * rows // (8 * ranges))

@@ -20,7 +20,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.cluster.pool import Pool
 from tasks.core.settings import Unique
 from tasks.errors import JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.manifest import Manifest
 from tasks.report.artifact import markdown_numbers
 from tasks.shuffle import key_ranges as module
@@ -332,7 +332,7 @@ def test_a_night_on_top_of_a_base_is_down_sampled_with_weights_too(tmp_path: Pat
     write_data(tmp_path, 100, "next")
     source = {"path": str(tmp_path / "next"), "downsample": HALF}
     made = make_job(job | {"source": source, "base": str(tmp_path / "out")})
-    results = run_stages(made.request(engine, newest_good(tmp_path / "out").version))
+    results = run_stages(made.request(engine, find_newest_good(tmp_path / "out").version))
     result = rows_of(tmp_path / "out" / "v0002").to_pandas()
     assert len(result) == 100 - (results[2].downsampled or 0)
     assert [*result["w"]] == [2.0 if y == 0 else 1.0 for y in result["y"]]

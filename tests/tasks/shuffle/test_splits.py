@@ -20,7 +20,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.manifest import Manifest
 from tasks.report.html import reports_of
 from tasks.stages import ingest, statistics, transform
@@ -217,7 +217,7 @@ def test_an_output_of_three_splits_is_whole_or_says_what_is_missing(tmp_path: Pa
     split_rows(tmp_path, {"by": "fraction", "test": 0.2}, "pandas", "two")
     assert verify_output(tmp_path / "two")[1] == []
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["_workflow", "test", "train"]
-    assert newest_good(tmp_path / "two").version is not None
+    assert find_newest_good(tmp_path / "two").version is not None
 
 
 def test_an_output_of_splits_is_replaced_as_a_whole(tmp_path: Path) -> None:

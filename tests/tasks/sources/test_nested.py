@@ -22,7 +22,7 @@ from tasks.dataset import Dataset
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.errors import DataError, JobError
 from tasks.gate.locate import find_files
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
@@ -253,7 +253,7 @@ def test_nights_with_profiles_a_base_and_an_application_read_fields_of_structs(t
                "output": {"path": str(out), "on_existing": "version", "files": 1, "shuffle": "none"},
                "base": str(out) if number else None}  # fmt: skip
         made = make_job({name: value for name, value in job.items() if value is not None})
-        run_stages(made.request("pandas", newest_good(made.base_path).version if made.base_path else None))
+        run_stages(made.request("pandas", find_newest_good(made.base_path).version if made.base_path else None))
     assert rows_of(out / "v0001")["item.id"].to_pylist() == [3, 3, 4]
     assert rows_of(out / "v0002").to_pydict() == {"item.id": [5, 1], "item.t": [dt.datetime(2023, 12, 1), None]}
     output = {"path": str(tmp_path / "applied"), "files": 1, "shuffle": "none"}

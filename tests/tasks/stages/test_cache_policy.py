@@ -28,7 +28,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Block, Limits, Partition
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output, Run, Source
-from tasks.job.request import PlanOf, Request, make_request
+from tasks.job.request import Request, SavedPlans, make_request
 from tasks.job.split_work import work_of
 from tasks.shuffle.choice import spare_on_device
 from tasks.sources import planning
@@ -305,7 +305,7 @@ def test_a_gpu_keeps_no_more_than_pieces_leave() -> None:
 def test_short_memory_is_tried_once_more_without_what_is_kept() -> None:
     tried: list[int] = []
 
-    @out_of_memory.frugal
+    @out_of_memory.retry_without_cache
     def work(fails: int) -> str:
         tried.append(fails)
         if len(tried) <= fails:
@@ -371,8 +371,8 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
     request, pool = asked(text, tmp_path / "out", engine), LocalPool(2)
     with request.staging.hold_lock():
         ingest.ingest(request, pool)
-        plan = PlanOf(request).plan("")
-        keeping = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
+        plan = SavedPlans(request).plan("")
+        keeping = cache_key(request, plan, work_of(request, SavedPlans(request), ""), pool)
         assert keeping is not None
         assert keeping.columns == ("time", "x", "name", "label")
         monkeypatch.setattr(stages_statistics, "collect_report_tables", lambda *_: 1 / 0)
@@ -381,7 +381,7 @@ def test_a_fit_leaves_nothing_and_a_failure_neither(
         assert column_cache.measure_cache(keeping.name) == ([], 0)
         monkeypatch.undo()
         object.__setattr__(request, "flow", "fit")
-        only_learned = cache_key(request, plan, work_of(request, PlanOf(request), ""), pool)
+        only_learned = cache_key(request, plan, work_of(request, SavedPlans(request), ""), pool)
         assert only_learned is not None
         assert only_learned.columns == ("x",)
         assert stages_statistics.statistics(request, pool).decoded == 0
@@ -392,7 +392,7 @@ def test_the_estimate_counts_what_is_kept(text: Path, tmp_path: Path) -> None:
     memory, disk = (asked(text, tmp_path / "out", "pandas", exchange=kind) for kind in ("memory", "disk"))
     with memory.staging.hold_lock():
         ingest.ingest(memory, LocalPool(2))
-    plan = PlanOf(memory).plan("")
+    plan = SavedPlans(memory).plan("")
     pieces = ROWS * (8 + 8 + 4 + 8 + 8)
     more = [needs.needs(request, {"": plan}, LocalPool(2)).host for request in (memory, disk)]
     assert more[0] - more[1] == max(pieces, plan.nbytes)
@@ -413,7 +413,7 @@ def test_two_workers_hold_their_partitions_until_transform_takes_them(
     request = asked(text, tmp_path / "two", "pandas")
     with request.staging.hold_lock():
         done = [ingest.ingest(request, pool), stages_statistics.statistics(request, pool)]
-        plan = PlanOf(request).plan("")
+        plan = SavedPlans(request).plan("")
         where = column_cache.workers_of(pool, taking_key(request, plan))
         assert sorted(where) == [partition.number for partition in plan.partitions]
         assert set(where.values()) == set(pool.workers)

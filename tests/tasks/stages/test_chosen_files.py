@@ -21,11 +21,11 @@ from tasks.core.row_sizes import row_width
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Output
 from tasks.dataset import Dataset
-from tasks.job.request import PlanOf, Request
+from tasks.job.request import Request, SavedPlans
 from tasks.manifest import Manifest
 from tasks.shuffle import row_order
 from tasks.shuffle.parts import plan_parts
-from tasks.shuffle.row_order import RANGES_PER_FILE, Order, choose_files, number_of_files
+from tasks.shuffle.row_order import RANGES_PER_FILE, Order, choose_files, compute_number_of_files
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.workflow import Workflow
 from tests.stages import run_stages
@@ -76,10 +76,10 @@ def request_of(data: Path, engine: str, **sections: Any) -> Request:
 )
 def test_files_by_rows_and_types(rows: int, schema: Schema, files: int) -> None:
     assert choose_files(rows, schema) == files
-    assert number_of_files(Output(path="x"), rows, schema, 4) == files
-    assert number_of_files(Output(path="x", files=3), rows, schema, 4) == 3
-    assert number_of_files(Output(path="x", files_per_worker=3), rows, schema, 4) == 12
-    assert number_of_files(Output(path="x", rows_per_file=rows), rows, schema, 4) == 1
+    assert compute_number_of_files(Output(path="x"), rows, schema, 4) == files
+    assert compute_number_of_files(Output(path="x", files=3), rows, schema, 4) == 3
+    assert compute_number_of_files(Output(path="x", files_per_worker=3), rows, schema, 4) == 12
+    assert compute_number_of_files(Output(path="x", rows_per_file=rows), rows, schema, 4) == 1
 
 
 @pytest.mark.promise("a text counts as 24 bytes, a list as 64")
@@ -147,7 +147,7 @@ def test_a_resumed_run_keeps_the_number(data: Path, engine: str, exchange: str) 
 
         again = LocalPool(1)
         assert ingest.ingest(request, again).reused
-        assert PlanOf(request).files("") == 32  # for all rows of the source: what the positions are divided by
+        assert SavedPlans(request).files("") == 32  # for all rows of the source: what the positions are divided by
         statistics.statistics(request, again)
         transform.transform(request, "", again)
         second = shuffle_write.shuffle_write(request, "", again)

@@ -36,7 +36,7 @@ def test_the_workflow_is_there_before_the_files_are_and_goes_into_the_output(req
     pool = LocalPool(2)
     with request_.staging.hold_lock():
         done = learned(request_, pool)
-        with commit.Closing(request_) as closing:
+        with commit.CommitPreparation(request_) as closing:
             state, bound, folder = closing.wait_for_state()
             assert sorted(p.name for p in folder.iterdir()) == [
                 "README.md", "files.vocab", "partials.json", "state.json", "v001-values.vocab", "workflow.json",
@@ -59,7 +59,7 @@ def test_what_is_large_is_read_when_the_workers_are_done(
     monkeypatch.setattr(commit, "PREPARE_DELAY", 0.0)
     with request_.staging.hold_lock():
         learned(request_, LocalPool(2))
-        with commit.Closing(request_) as closing:
+        with commit.CommitPreparation(request_) as closing:
             read, _ = wait([closing._learned], timeout=0.5 if share < 0.1 else 60)
             assert bool(read) == (share > 0.1)
             assert closing.wait_for_state().state.values
@@ -68,7 +68,7 @@ def test_what_is_large_is_read_when_the_workers_are_done(
 def test_a_run_that_fails_leaves_nobody_who_writes(request_: Request) -> None:
     with request_.staging.hold_lock():
         learned(request_, LocalPool(2))
-        with pytest.raises(ConnectionResetError), commit.Closing(request_) as closing:
+        with pytest.raises(ConnectionResetError), commit.CommitPreparation(request_) as closing:
             raise ConnectionResetError("pulled out")
     assert closing._learned.done()
     assert not list(request_.staging.folder.glob("*.tmp"))

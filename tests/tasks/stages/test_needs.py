@@ -23,7 +23,7 @@ from tasks.job.request import Request, make_request
 from tasks.sources import reader
 from tasks.sources.planning import make_plan
 from tasks.stages import ingest, needs, trial
-from tasks.stages.trial import phases_of, run_trial
+from tasks.stages.trial import list_phases, run_trial
 from tests.stages import run_stages
 
 ROWS = 140_000
@@ -175,9 +175,9 @@ def test_a_worker_without_the_memory_for_a_block_refuses_the_run_before_any_work
     assert caught.value.do.startswith("set cluster.memory_limit to 445.1 MB or more")
     assert "row groups of fewer rows" in caught.value.do
     enough = replace(Two(), smallest_memory=445_100_000)
-    assert needs.too_little_memory(request, plans_of(request), enough) is None
+    assert needs.explain_too_little_memory(request, plans_of(request), enough) is None
     on_gpu = asked(data, tmp_path / "out", engine="cudf")
-    assert needs.too_little_memory(on_gpu, plans_of(on_gpu), replace(Two(), smallest_memory=1)) is None
+    assert needs.explain_too_little_memory(on_gpu, plans_of(on_gpu), replace(Two(), smallest_memory=1)) is None
 
 
 def test_only_columns_that_are_read_count_against_a_worker(data: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_only_columns_that_are_read_count_against_a_worker(data: Path, tmp_path:
     assert rows == 70_000
     assert of_one == pytest.approx(nbytes * (8 + 8) / (8 + 8 + 24 + 8), rel=0.01)
     small = replace(Two(), smallest_memory=1)  # this little work may do
-    assert needs.too_little_memory(one, plans_of(one), small) is None
+    assert needs.explain_too_little_memory(one, plans_of(one), small) is None
 
 
 def test_a_worker_itself_and_what_it_works_on_are_in_the_estimate(data: Path, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_each_phase_reads_the_columns_that_it_needs(data: Path, tmp_path: Path) 
 
     request = asked(data, tmp_path / "out")
     schema = plans_of(request)[""].schema
-    assert phases_of(Bound(request.final, schema)) == [["word", "x"], ["x"]]
+    assert list_phases(Bound(request.final, schema)) == [["word", "x"], ["x"]]
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "orc", "csv", "jsonl", "avro"])

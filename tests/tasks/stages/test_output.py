@@ -22,7 +22,7 @@ from tasks.core.settings import Output, Run, Source, make_section
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.graph.node import as_node
-from tasks.job.output_check import damages
+from tasks.job.output_check import list_damages
 from tasks.job.request import make_request
 from tasks.manifest import Manifest
 from tasks.sources.planning import make_plan
@@ -74,7 +74,7 @@ def test_every_shuffle_mode_writes_every_format(mode: str, tmp_path: Path, engin
         tables = files_of(manifest, {"arrow": "ipc"}.get(form, form))
         if form != "csv":
             assert all(t.schema.equals(TYPES) for t in tables)
-        assert damages(tmp_path / form) == []
+        assert list_damages(tmp_path / form) == []
         assert [part["rows"] for part in manifest.parts] == [t.num_rows for t in tables]
         found[form] = [t.to_pydict() for t in tables]
 
@@ -350,7 +350,7 @@ def test_written_folders_are_not_written_again(
     assert {name.rpartition("/")[2] for name in wrote[108:]} == {"part-00002.parquet"}
     assert done[-1].folders == 4
     assert done[-1].folder_files == 12
-    assert damages(tmp_path / "out") == []
+    assert list_damages(tmp_path / "out") == []
     assert done[-1].stage == "shuffle_write"
 
 
@@ -469,7 +469,7 @@ def test_footers_of_all_parts_in_one_file(partition_on: list[str], tmp_path: Pat
     for how in ({}, {"ignore_metadata_file": False, "split_row_groups": True}):
         by_dask = dd.read_parquet(str(tmp_path / "out"), filesystem="fsspec", **how)
         assert sorted(by_dask.compute(scheduler="sync")["number"].tolist()) == list(range(ROWS))
-    assert damages(tmp_path / "out") == []
+    assert list_damages(tmp_path / "out") == []
 
 
 def test_footers_belong_to_parquet() -> None:

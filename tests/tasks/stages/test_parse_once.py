@@ -20,7 +20,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import Piece
 from tasks.core.settings import Downsample, Output, Run, Source, SplitRule, Unique
 from tasks.errors import DataError, JobError
-from tasks.job.request import PlanOf, Request, make_request
+from tasks.job.request import Request, SavedPlans, make_request
 from tasks.sources import reader
 from tasks.sources.formats import FORMATS
 from tasks.sources.row_places import row_place
@@ -119,7 +119,7 @@ def test_a_second_start_takes_the_parsed_text_while_all_of_it_is_there(
         assert not ingest.ingest(other, LocalPool(2)).reused  # it needs another column
         files = sorted(parsed_folder(request).iterdir())
         files[-1].unlink()
-        plan = PlanOf(request).plan("")
+        plan = SavedPlans(request).plan("")
         with pytest.raises(DataError, match=r"a file of parsed text is gone(.|\n)*do: run the same job again"):
             reader.read(plan, 0, ["time"])
         parsed.clear()
@@ -131,18 +131,18 @@ def test_a_value_that_an_operator_refuses_is_named_by_its_place_in_the_text(tmp_
     request = job(write_text(tmp_path / "in", "csv"), tmp_path / "out", engine, parse_once=True)
     with request.staging.hold_lock():
         ingest.ingest(request, LocalPool(2))
-    place = row_place(PlanOf(request).plan(""), 1_007)
+    place = row_place(SavedPlans(request).plan(""), 1_007)
     assert place == f"row 1,007 of the source (row 7 of {tmp_path}/in/day=1/rows.csv, counted from 0)"
 
 
 def test_the_disk_must_have_room_for_the_columns(tmp_path: Path, engine: str) -> None:
     folder = write_text(tmp_path / "in", "csv")
     scratch = [
-        needs.needs(r, {"": PlanOf(r).plan("")}, LocalPool(2)).scratch
+        needs.needs(r, {"": SavedPlans(r).plan("")}, LocalPool(2)).scratch
         for r in (job(folder, tmp_path / f"{parse_once}", engine, parse_once) for parse_once in (False, True))
         if ingest_only(r)
     ]
-    assert scratch[1] - scratch[0] == PlanOf(job(folder, tmp_path / "True", engine, True)).plan("").nbytes
+    assert scratch[1] - scratch[0] == SavedPlans(job(folder, tmp_path / "True", engine, True)).plan("").nbytes
 
 
 def test_files_of_columns_are_refused(tmp_path: Path, engine: str) -> None:

@@ -84,7 +84,7 @@ def test_an_undo_that_was_cut_off_is_finished_by_the_same_command(
             name = "v0002"
             path = second
 
-    monkeypatch.setattr(base_version, "newest_good", lambda *_, **__: Choice)
+    monkeypatch.setattr(base_version, "find_newest_good", lambda *_, **__: Choice)
     mark(second)
     (tmp_path / "out" / "_latest").write_text("v0001\n")
     unmark(second)  # and here it was killed

@@ -19,7 +19,7 @@ from tasks import ops
 from tasks.core.settings import Output
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError
-from tasks.job.base_version import newest_good
+from tasks.job.base_version import find_newest_good
 from tasks.manifest import Manifest
 from tasks.storage import own_files
 from tasks.storage.discarded import mark
@@ -127,7 +127,7 @@ def test_a_version_that_lacks_files_does_not_count(tmp_path: Path, file: str, ca
     with Staging(out).hold_lock():
         assert drop_versions(Staging(out), 2) == []  # v0001 and v0003 are left to go on from
         assert f"v0002 does not count as a version: {file} is missing or cut off" in caplog.text
-        assert newest_good(out, thorough=False).version.name == "v0003"  # type: ignore[union-attr]
+        assert find_newest_good(out, thorough=False).version.name == "v0003"  # type: ignore[union-attr]
         assert discard_version(out / "v0003")[-1] == "_latest is v0001 now"
 
 
