@@ -60,8 +60,8 @@ def _is_plain_folder(path: object) -> TypeGuard[str]:
 
 def _make_one_sample(folder: Path, sample: Sample, rows: int, seed: int, drift: bool, log: Any) -> None:
     if folder.exists():
-        made = marker(folder)
-        if (made.get("rows"), made.get("seed")) != (rows, seed):
+        record = marker(folder)
+        if (record.get("rows"), record.get("seed")) != (rows, seed):
             return
     log.info("making %s look-alike rows of %s in %s", f"{rows:,}", sample.name, folder)
     make_sample(sample.name, folder, rows, seed, drift=drift, columns=sample.columns)  # keeps a folder that is whole
