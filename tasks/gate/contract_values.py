@@ -58,8 +58,8 @@ def _check_nulls(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[
     share = column.nulls / column.rows if column.rows else 0.0
     if rule.nulls is None or share <= rule.nulls:
         return []
-    text = f"{column.name}: {format_percent(share)} of {column.rows:,} values are null, "
-        f"the contract allows {format_percent(rule.nulls)}"
+    allowed = format_percent(rule.nulls)
+    text = f"{column.name}: {format_percent(share)} of {column.rows:,} values are null, the contract allows {allowed}"
     return [_make_finding(column, share, rule.nulls, share, rule.nulls, level, text)]
 
 
