@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from prefect import flow
 
@@ -15,18 +14,19 @@ from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
 from flows.run.session import run_flow
 from flows.run.work_of_job import date_of_this_run
+from tasks.core.strict_json import JsonObject
 
 
 @flow(name="apply", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
 def apply(
     fitted: str,
-    source: dict[str, Any],
-    output: dict[str, Any],
-    cluster: dict[str, Any] | None = None,
-    contract: dict[str, Any] | str | None = None,
-    checks: dict[str, Any] | None = None,
+    source: JsonObject,
+    output: JsonObject,
+    cluster: JsonObject | None = None,
+    contract: JsonObject | str | None = None,
+    checks: JsonObject | None = None,
     dry_run: bool = False,
-    run: dict[str, Any] | None = None,
+    run: JsonObject | None = None,
 ) -> list[str]:
     """Transform new data with what was learned before, shuffle and write them."""
     make = partial(make_application, job_data(locals()))

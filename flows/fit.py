@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prefect import flow
 
 from flows.job.form import with_form
@@ -14,23 +12,24 @@ from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
 from flows.run.session import run_flow, without_valid
 from flows.run.work_of_job import date_of_this_run
+from tasks.core.strict_json import JsonObject
 
 
 @flow(name="fit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
 def fit(
     recipe: str | None = None,
     job: str | None = None,
-    source: dict[str, Any] | None = None,
-    features: list[dict[str, Any]] | str | None = None,
+    source: JsonObject | None = None,
+    features: list[JsonObject] | str | None = None,
     label: list[str] | None = None,
-    output: dict[str, Any] | None = None,
+    output: JsonObject | None = None,
     base: str | None = None,
-    refit: dict[str, Any] | None = None,
-    cluster: dict[str, Any] | None = None,
-    contract: dict[str, Any] | str | None = None,
-    checks: dict[str, Any] | None = None,
+    refit: JsonObject | None = None,
+    cluster: JsonObject | None = None,
+    contract: JsonObject | str | None = None,
+    checks: JsonObject | None = None,
     dry_run: bool = False,
-    run: dict[str, Any] | None = None,
+    run: JsonObject | None = None,
 ) -> str:
     """Learn what a job learns and save it as a fitted workflow, which `apply` and Workflow.load take."""
     make = job_maker(locals())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from prefect import flow
 
@@ -15,6 +14,7 @@ from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
 from flows.run.session import run_flow
 from flows.run.work_of_job import date_of_this_run
+from tasks.core.strict_json import JsonObject
 
 
 @flow(
@@ -23,17 +23,17 @@ from flows.run.work_of_job import date_of_this_run
 def preprocess(
     recipe: str | None = None,
     job: str | None = None,
-    source: dict[str, Any] | None = None,
-    features: list[dict[str, Any]] | str | None = None,
+    source: JsonObject | None = None,
+    features: list[JsonObject] | str | None = None,
     label: list[str] | None = None,
-    output: dict[str, Any] | None = None,
+    output: JsonObject | None = None,
     base: str | None = None,
-    refit: dict[str, Any] | None = None,
-    cluster: dict[str, Any] | None = None,
-    contract: dict[str, Any] | str | None = None,
-    checks: dict[str, Any] | None = None,
+    refit: JsonObject | None = None,
+    cluster: JsonObject | None = None,
+    contract: JsonObject | str | None = None,
+    checks: JsonObject | None = None,
     dry_run: bool = False,
-    run: dict[str, Any] | None = None,
+    run: JsonObject | None = None,
 ) -> list[str]:
     """Turn raw interaction logs into shuffled, encoded, committed training data."""
     make = job_maker(locals())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from prefect import flow
 
@@ -15,19 +14,20 @@ from flows.run.on_cluster import on_cluster
 from flows.run.run_names import run_name
 from flows.run.session import run_flow
 from flows.run.work_of_job import date_of_this_run
+from tasks.core.strict_json import JsonObject
 
 
 @flow(name="refit", task_runner=on_cluster, persist_result=False, validate_parameters=False, flow_run_name=run_name)
 def refit(
     base: str,
-    source: dict[str, Any],
-    output: dict[str, Any] | None = None,
-    refit: dict[str, Any] | None = None,
-    cluster: dict[str, Any] | None = None,
-    contract: dict[str, Any] | str | None = None,
-    checks: dict[str, Any] | None = None,
+    source: JsonObject,
+    output: JsonObject | None = None,
+    refit: JsonObject | None = None,
+    cluster: JsonObject | None = None,
+    contract: JsonObject | str | None = None,
+    checks: JsonObject | None = None,
     dry_run: bool = False,
-    run: dict[str, Any] | None = None,
+    run: JsonObject | None = None,
 ) -> list[str]:
     """Learn from new rows on top of what an output has learned, and write them: ids stay, new values are appended."""
     make = partial(make_refit, job_data(locals()))
