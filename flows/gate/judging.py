@@ -313,7 +313,7 @@ def _emit_stopped_event(output: str, findings: Sequence[Finding], facts: Mapping
 def _write_artifacts(key: str, stage: GateStage, note: GateNote, judged: Judged) -> None:
     """Write the verdict as artifacts of the run: a page with plots, and a table."""
     verdict = note.verdicts[stage]
-    draw = from_wing("tasks/report", "verdict_section", "distribution_url")
+    draw = from_wing("tasks/report", "verdict_section", "draw_distribution_url")
     text = write_verdict_markdown(stage, note, judged.profile, judged.before, draw)
     description = f"The gate after {stage}: {verdict.verdict}, {len(verdict.findings)} finding(s)"
     write_markdown(f"{key}-gate", text, description)

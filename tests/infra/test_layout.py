@@ -141,6 +141,21 @@ def test_a_rule_names_each_module_that_breaks_it() -> None:
     assert of_errors == {"tasks/errors.py": ["a", "b"]}
 
 
+@HOUSE
+def test_functions_that_are_looked_up_in_a_wing_by_name_exist() -> None:
+    """Neither mypy nor a rename sees the name in the string."""
+    asked = [
+        [ast.literal_eval(argument) for argument in node.args]
+        for path in MODULES for node in house.nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "from_wing"
+    ]  # fmt: skip
+    assert ["tasks/report", "verdict_section", "draw_distribution_url"] in asked
+    for folder, module, name in asked:
+        nodes = house.nodes(ROOT / folder / f"{module}.py")
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        assert name in defined, f"{folder}/{module}.py has no function {name}"
+
+
 def test_no_module_is_called_utils() -> None:
     assert not [name for name in NAMES if Path(name).stem in {"utils", "util", "helpers", "misc", "common"}]
 
