@@ -214,7 +214,7 @@ def _named(api: Any, name: str) -> Any:
         ("deployments: [{ENTRY, concurrency_limit: {limit: 1, collision_strategy: WAIT}}]", "collision_strategy"),
         ("deployments: [{name: [a], entrypoint: flows.fit.fit}]", "name: needs a text, not"),
         ("deployments: [{name: a, entrypoint: flows.fit.nothing}]", "entrypoint flows.fit.nothing"),
-        ("deployments: [{name: a, entrypoint: flows.fit.Any}]", "is not a flow"),
+        ("deployments: [{name: a, entrypoint: flows.fit.run_name}]", "is not a flow"),
         ("deployments: [{name: a, entrypoint: fit}]", "entrypoint fit"),
         ("deployments: [{name: a, entrypoint: 'flows/fit.py:fit'}]", "entrypoint flows/fit.py:fit"),
         ("deployments: [{ENTRY}, {ENTRY}]", "two deployments fit/a"),
