@@ -25,7 +25,6 @@ def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    from flows import preprocess
     from flows.run import session
     from flows.run import stages as run_stages
 
@@ -47,7 +46,7 @@ def recorded(where: dict[str, Any], path: Path | None) -> Iterator[None]:
         client.get_task_stream(count=0)  # from here on the scheduler keeps them
         client.run(_watch_garbage)
         start = time.time()
-        with mock.patch.object(preprocess, "run_stage", timed), mock.patch.object(session, "run_stage", timed):
+        with mock.patch.object(session, "run_stage", timed):
             yield
         tasks = [_short(task) for task in client.get_task_stream(start=start)]
         garbage = client.run(_garbage_seen)

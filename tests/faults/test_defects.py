@@ -85,7 +85,7 @@ def test_a_stage_says_which_partition_of_which_file(
     )
     monkeypatch.setitem(FORMATS, "parquet", Format(FORMATS["parquet"].survey, read))
     if engine == "cudf":
-        monkeypatch.setattr("tasks.engines.gpu.device_files._is_read", lambda *_: False)
+        monkeypatch.setattr("tasks.engines.gpu.device_files._is_readable", lambda *_: False)
     with pytest.raises(DefectError) as caught, report_defects("transform", logging.getLogger("rowmill")):
         run_stages(job.request(engine))
     assert caught.value.what == "the stage transform failed with an unexpected error"

@@ -37,7 +37,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = large_table_types.Sizes(splits=8, alone=6, large=6, chain=8, one_task=8, range=16)
     monkeypatch.setattr(large_table_types, "SIZES", {"pandas": sizes, "cudf": sizes})
     monkeypatch.setattr(large_tables, "SIZES", {"pandas": sizes, "cudf": sizes})
-    monkeypatch.setattr("tasks.ops.keyed.PROBED", {"pandas": 8, "cudf": 8})
+    monkeypatch.setattr("tasks.ops.keyed.MIN_PART_ROWS", {"pandas": 8, "cudf": 8})
 
 
 def refitted(
