@@ -122,7 +122,8 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     paths = [*_pair_with_field("source.path", job.source.path), *_pair_with_field("source.valid", job.source.valid)]
     paths += _pair_with_field("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
     paths += _pair_with_field("contract", job.contract if isinstance(job.contract, str) else None)
-    for field, path in [*paths, ("output.path", job.output.path), *_other_texts(job)]:
+    paths_of_operators = [*_list_operator_paths(graph)] if graph else []
+    for field, path in [*paths, ("output.path", job.output.path), *paths_of_operators, *_other_texts(job)]:
         _check_no_secret(field, path)
     collectors = [*_pair_with_field("run.lineage", job.run.lineage), *_pair_with_field("run.metrics", job.run.metrics)]
     for field, address in collectors:
@@ -151,9 +152,15 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     files = [(field, path) for field, address in collectors if (path := collector_file(address))]
     for field, path in [*paths, *files, *_list_write_paths(job), *_of_cluster(job.cluster)]:
         check_path(path, field)
-    for node in topological(graph) if graph else []:
-        for file in node.op.files if node.op else ():
-            check_files_in(Path(file), f"{type(node.op).__name__} in {node.name}")
+    for field, path in paths_of_operators:
+        check_files_in(path, field)
+
+
+def _list_operator_paths(graph: Node) -> Iterator[tuple[str, str]]:
+    """List what operators read besides the source, each path with the operator and its node."""
+    for node in topological(graph):
+        for path in node.op.files if node.op else ():
+            yield f"{type(node.op).__name__} in {node.name}", str(path)
 
 
 def _other_texts(job: Any) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.nvtabular import KnownFromNVTabular
+from tasks.core.plan import File
 from tasks.core.schema import Tags
 from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.ops.base import Operator, make_operator
+from tasks.storage.credentials import storage
+from tasks.storage.store import MissingFileError
+from tasks.storage.stores import list_files
 
 LONGEST = 400  # operators that follow one another
 
@@ -105,6 +109,22 @@ def topological(final: Node) -> list[Node]:
 def side_paths(final: Node) -> list[str]:
     """List the files and folders that the operators of a graph read, besides the source."""
     return [str(path) for node in topological(final) if node.op for path in node.op.files]
+
+
+def list_side_files(final: Node) -> list[File]:
+    """List the files that the operators of a graph read besides the source, those of a folder too, as they are now.
+
+    A file that is missing has the size -1.
+    """
+    files: list[File] = []
+    for node in topological(final):
+        for path in node.op.files if node.op else ():
+            options = storage(node.op.storage) if node.op else None
+            try:
+                files += list_files(str(path), options).files
+            except MissingFileError:
+                files.append(File(str(path), -1, 0))
+    return files
 
 
 def graph_to_json(final: Node) -> list[JsonObject]:

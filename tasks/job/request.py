@@ -19,7 +19,7 @@ from tasks.core.settings import Checks, FlowName, Output, Run, Source
 from tasks.core.strict_json import JsonObject, decode_floats
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
-from tasks.graph.node import Node, graph_from_json, graph_to_json, side_paths
+from tasks.graph.node import Node, graph_from_json, graph_to_json, list_side_files, side_paths
 from tasks.graph.row_rules import Division, RowSet
 from tasks.job.fingerprints import fingerprint, own_code, users_code
 from tasks.sources.formats import BOUNDS, read_options
@@ -204,10 +204,11 @@ class Request(PickledFields):
 
     @property
     def side_files(self) -> list[Any]:
-        """Path, size, time and inode of every file that an operator reads besides the source, those of a folder too."""
-        paths = [Path(path) for path in side_paths(self.final)]
-        files = [file for path in paths for file in ([path] if not path.is_dir() else sorted(path.rglob("*")))]
-        return [[str(p), *_stat_file(p)] for p in files]
+        """Path, size and version of every file that an operator reads besides the source, those of a folder too.
+
+        The version is the ETag of an object, or size, time and inode of a file.
+        """
+        return [[file.path, file.size, file.version or file.mtime] for file in list_side_files(self.final)]
 
     @property
     def plan_fingerprint(self) -> str:
@@ -247,15 +248,6 @@ class Request(PickledFields):
         """Compute the fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
         files = self.output.model_dump(exclude={"path", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
-
-
-def _stat_file(path: Path) -> tuple[int, ...]:
-    """Size, time and inode of a file; () if it is not there."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return ()
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def output_slug(target: str | Path) -> str:

@@ -210,6 +210,11 @@ class Operator(BaseModel):
         return ()
 
     @property
+    def storage(self) -> str | None:
+        """Name of the options of the storage that `files` are in; None for those of the environment."""
+        return None
+
+    @property
     def frames(self) -> tuple[Any, ...]:
         """Frames among the parameters (`tasks.ops.side_tables.SideFrame`): a job has no place for them."""
         return ()

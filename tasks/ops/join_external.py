@@ -27,8 +27,8 @@ class JoinExternal(Learned):
     Parameters
     ----------
     table : str or frame
-        Path of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a pandas, Arrow or
-        cuDF frame, as it is then, without its index; a job has no place for one.
+        Path or URL of a file, or of a folder of Parquet files, with at most 4 GiB in memory; in Python also a pandas,
+        Arrow or cuDF frame, as it is then, without its index; a job has no place for one.
     on : str, list of str, or dict of str to str
         Key columns, or a dict that maps the rows' names to the table's.
     how : {"left"}, default "left"
@@ -39,6 +39,9 @@ class JoinExternal(Learned):
         What a key that occurs twice in the table is: an error, or its first row counts.
     read : dict, default None
         Keys of a job's `source` by which a text file is read, as in `{delimiter: ";", schema: {zip: string}}`.
+    storage_options : str, default None
+        Name of the options of the storage that a URL is in (`ROWMILL_STORAGE_<NAME>`); None takes the credentials of
+        the environment.
 
     Notes
     -----
@@ -52,7 +55,7 @@ class JoinExternal(Learned):
     The table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads
     it again; if it differs from what the base read, the run says so, with the steps that learn from its columns.
 
-    Errors: a JobError for a missing file, a larger table, an unknown column, and a column that would be there twice; a
+    Errors: a JobError for a missing file, a storage that refuses this user, a larger table, an unknown column, and a column that would be there twice; a
     DataError for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that
     cannot be read.
 
@@ -80,7 +83,10 @@ class JoinExternal(Learned):
     columns: list[str] | None = None
     duplicates: Literal["error", "first"] = "error"
     read: dict[str, Any] | None = None
-    retunable = frozenset({"table", "columns", "duplicates", "read"})  # it reads its table in every run
+    storage_options: str | None = None
+    retunable = frozenset(
+        {"table", "columns", "duplicates", "read", "storage_options"}
+    )  # it reads its table in every run
     takes = frozenset({"number", "string", "bool", "time", "list", "other"})
     hands_on = True
     encoded = True
@@ -89,8 +95,9 @@ class JoinExternal(Learned):
     def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
         """`table`: the keys and the added columns, each key once."""
         keys = list(dict.fromkeys(self.keys.values()))
-        added = self._list_added_columns(side_schema(self.table, self.read).names)
-        table = read_side_table(self.table, [*keys, *(n for n in added if n not in keys)], self.read)
+        added = self._list_added_columns(side_schema(self.table, self.read, self.storage_options).names)
+        wanted = [*keys, *(name for name in added if name not in keys)]
+        table = read_side_table(self.table, wanted, self.read, self.storage_options)
         codes, distinct = engines.engine("pandas").group_codes([table[k] for k in keys], keys)
         if len(distinct) < len(table):
             first: dict[int, int] = {}
@@ -141,6 +148,10 @@ class JoinExternal(Learned):
         return (self.table,) if isinstance(self.table, str) else ()
 
     @property
+    def storage(self) -> str | None:
+        return self.storage_options
+
+    @property
     def frames(self) -> tuple[SideFrame, ...]:
         return frames_in(self.table)
 
@@ -167,7 +178,7 @@ class JoinExternal(Learned):
         return list(wanted)
 
     def outputs(self, unit: Unit, schema: Schema, fitted: FittedValues | None) -> list[Column]:
-        side = side_schema(self.table, self.read) if fitted is None else fitted["table"].schema
+        side = side_schema(self.table, self.read, self.storage_options) if fitted is None else fitted["table"].schema
         added = self._list_added_columns(side.names)
         for name in added:
             if name in unit:

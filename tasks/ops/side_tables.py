@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeGuard
 
 import pyarrow as pa
@@ -16,13 +16,19 @@ from pydantic import GetJsonSchemaHandler, PlainSerializer, ValidationError, Wra
 from pydantic_core import PydanticOmit, core_schema
 
 from tasks.core.dtypes import dtype_name, parse_dtype, plain_type
+from tasks.core.plan import File
 from tasks.core.schema import check_names
 from tasks.core.settings import Source
 from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount
 from tasks.engines.convert import libraries
 from tasks.errors import DataError, JobError, mistakes, near, place_text
-from tasks.storage.allowed_roots import check_files_in, check_path, open_allowed_path
+from tasks.storage.allowed_roots import check_path
+from tasks.storage.arrow_files import make_dataset
+from tasks.storage.credentials import StorageOptions, storage
+from tasks.storage.files import open_binary
+from tasks.storage.store import MissingFileError
+from tasks.storage.stores import list_files
 
 MOST_BYTES = 4 << 30
 READ = (
@@ -40,8 +46,11 @@ READ = (
     "comment",
     "encoding",
 )  # the settings of a source that a side table takes
-Reader = Callable[[str, Mapping[str, Any]], pa.Table]
-readers: dict[str, Reader] = {}  # `text`: from a path and settings to a table; `tasks.graph` sets it
+Reader = Callable[[File, Mapping[str, Any]], pa.Table]
+readers: dict[str, Reader] = {}  # `text`: from a file and settings to a table; `tasks.graph` sets it
+MOST_SCHEMAS = 100
+# What `side_schema` has read: a graph is bound many times, and each time would fetch a footer.
+_schemas: dict[tuple[tuple[File, ...], str], pa.Schema] = {}
 IN_MEMORY = "a frame in memory"  # the place in messages
 
 
@@ -190,30 +199,34 @@ def check_read_settings(read: JsonObject) -> None:
 
 
 def read_side_table(
-    source: str | SideFrame, columns: list[str] | None = None, read: JsonObject | None = None
+    source: str | SideFrame,
+    columns: list[str] | None = None,
+    read: JsonObject | None = None,
+    storage_options: str | None = None,
 ) -> pa.Table:
-    """The whole table of a frame, of a file of any format, or of a folder of Parquet files; strings plain, NaN null.
-    `read` are settings of a source, by which a file is read.
+    """Read the whole table of a frame, of a file of any format, or of a folder of Parquet files; strings plain, NaN
+    null. `read` are settings of a source, by which a file is read; `storage_options` names the options of a URL.
 
-    A JobError if there is no such file or it has no known format; a DataError if it cannot be read.
+    Of Parquet, the chunks of the columns are fetched; text is fetched whole. A JobError if there is no such file, it
+    has no known format, or the storage refuses this user; a DataError if it cannot be read or changes meanwhile.
     """
     if isinstance(source, SideFrame):
         return source.table if columns is None else source.table.select(columns)
-    path = source
-    file = _existing(path, read)
+    side_files = _find(source, read, storage_options)
     try:
-        if _is_parquet(file, read):
-            with _open_table(file) as name:
-                table = pq.read_table(name, columns=columns)
+        if side_files.is_folder:
+            table = make_dataset(side_files.path, side_files.files, side_files.options).to_table(columns=columns)
+        elif side_files.is_parquet:
+            with open_binary(side_files.files[0], side_files.options) as file:
+                table = pq.read_table(file, columns=columns)
         else:
-            check_path(path, "a side table")
-            table = readers["text"](path, read or {})
+            table = readers["text"](side_files.files[0], {**(read or {}), "storage_options": storage_options})
             table = table if columns is None else table.select(columns)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
-            "the side table cannot be read", where=path, why=str(error), do="fix or replace the file"
+            "the side table cannot be read", where=source, why=str(error), do="fix or replace the file"
         ) from None
-    return pa.table([_to_plain_array(c) for c in _small(table, path).columns], table.column_names)
+    return pa.table([_to_plain_array(c) for c in _small(table, source).columns], table.column_names)
 
 
 def _small(table: pa.Table, where: str) -> pa.Table:
@@ -226,50 +239,82 @@ def _small(table: pa.Table, where: str) -> pa.Table:
     return table
 
 
-def side_schema(source: str | SideFrame, read: JsonObject | None = None) -> pa.Schema:
+def side_schema(
+    source: str | SideFrame, read: JsonObject | None = None, storage_options: str | None = None
+) -> pa.Schema:
     """Names and types of the columns, from the footer (of a text file: from its text; of a frame: as they are)."""
     if isinstance(source, SideFrame):
         return source.schema
-    path = source
-    file = _existing(path, read)
-    if not _is_parquet(file, read):
-        schema = read_side_table(path, read=read).schema
+    side_files = _find(source, read, storage_options)
+    key = side_files.files, repr(read)
+    if key not in _schemas:
+        if len(_schemas) >= MOST_SCHEMAS:
+            _schemas.clear()
+        _schemas[key] = _read_schema(source, side_files, read, storage_options)
+    return _schemas[key]
+
+
+def _read_schema(
+    source: str, side_files: _SideFiles, read: JsonObject | None, storage_options: str | None
+) -> pa.Schema:
+    if not side_files.is_parquet:
+        schema = read_side_table(source, None, read, storage_options).schema
     else:
         try:
-            with _open_table(file) as name:
-                schema = pq.read_schema(name) if file.is_file() else pq.ParquetDataset(name).schema
+            if side_files.is_folder:
+                schema = make_dataset(side_files.path, side_files.files, side_files.options).schema
+            else:
+                with open_binary(side_files.files[0], side_files.options) as file:
+                    schema = pq.read_schema(file)
         except (pa.ArrowException, OSError) as error:
-            raise DataError("the side table cannot be read", where=path, why=str(error)) from None
+            raise DataError("the side table cannot be read", where=source, why=str(error)) from None
     return pa.schema([(field.name, plain_type(field.type)) for field in schema])
 
 
-@contextmanager
-def _open_table(file: Path) -> Iterator[str]:
-    """A name of the table for Arrow, inside of the allowed roots; of a folder every file in it is looked at."""
-    if file.is_dir():
-        check_files_in(file, "a side table")
-        yield str(file)
-    else:
-        with open_allowed_path(file, "a side table") as name:
-            yield name
+@dataclass(frozen=True)
+class _SideFiles:
+    """The files of a side table as they were listed."""
+
+    path: str
+    files: tuple[File, ...]
+    options: StorageOptions
+    is_folder: bool
+    is_parquet: bool  # read by its footer alone
 
 
-def _existing(path: str, read: JsonObject | None) -> Path:
-    file = Path(path)
-    if not file.exists():
-        raise JobError(f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file")
-    if file.is_dir() and read:
+def _find(path: str, read: JsonObject | None, storage_options: str | None) -> _SideFiles:
+    """Find the files of a side table, all of them inside the allowed roots; a JobError if there are none."""
+    check_path(path, "a side table")
+    options = storage(storage_options)
+    try:
+        listed = list_files(path, options)
+    except MissingFileError:
+        raise JobError(
+            f"there is no side table {path!r}", do="give the path of a Parquet, CSV or JSON lines file"
+        ) from None
+    if listed.is_folder and read:
         raise JobError(
             f"the side table {path!r} is a folder, which takes no settings of a source",
             where="read",
             do="give the path of a file, or leave read out for a folder of Parquet files",
         )
-    return file
+    files = [file for file in listed.files if not listed.is_folder or _counts(listed.path, file)]
+    for file in files:
+        check_path(file.path, "a side table")
+    if not files:
+        raise JobError(
+            f"the side table {path!r} has no files",
+            why="names that begin with _ or . do not count",
+            do="give the path of a Parquet, CSV or JSON lines file",
+        )
+    is_parquet = not read and (listed.is_folder or PurePath(path).suffix in (".parquet", ".pq"))
+    return _SideFiles(listed.path, tuple(files), options, listed.is_folder, is_parquet)
 
 
-def _is_parquet(file: Path, read: JsonObject | None) -> bool:
-    """Whether a side table is read by its footer alone."""
-    return not read and (file.is_dir() or file.suffix in (".parquet", ".pq"))
+def _counts(folder: str, file: File) -> bool:
+    """Whether a file of a folder is one of the table: Arrow ignores names that begin with `_` or `.`."""
+    names = file.path.removeprefix(folder).strip("/").split("/")
+    return not any(name.startswith(("_", ".")) for name in names)
 
 
 def _to_plain_array(column: pa.ChunkedArray) -> pa.Array:

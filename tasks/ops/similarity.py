@@ -44,12 +44,15 @@ class ColumnSimilarity(Learned):
         Feature table of the things in `b`; None takes `left`.
     metric : {"tfidf", "cosine", "inner"}, default "tfidf"
         inner: dot product of the counts; cosine: of the rows scaled to length 1; tfidf: cosine of weighted features.
+    storage_options : str, default None
+        Name of the options of the storage that the URLs of feature tables are in (`ROWMILL_STORAGE_<NAME>`); None takes
+        the credentials of the environment.
 
     Notes
     -----
     Row i of a feature table is the list of the feature ids (integers from 0) of thing i; an id that occurs twice counts
-    twice. A feature table is a list of such lists, or the path of a Parquet file with one list column, or with two list
-    columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas, Arrow
+    twice. A feature table is a list of such lists, or the path or URL of a Parquet file with one list column, or with two
+    list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas, Arrow
     or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a weight 0
     is not a feature). The features are saved with the workflow; a refit reads their files again.
 
@@ -79,12 +82,14 @@ class ColumnSimilarity(Learned):
     left: Annotated[str | list[list[int]] | SideFrame, FEATURES_VALIDATOR, AS_SAVED]
     right: Annotated[str | list[list[int]] | SideFrame | None, FEATURES_VALIDATOR, AS_SAVED] = None
     metric: Literal["tfidf", "cosine", "inner"] = "tfidf"
+    storage_options: str | None = None
     grouped = True
     passes: ClassVar[int] = 0
 
     def finalize_unit(self, partial: None, unit: Unit) -> FittedValues:
-        left = _read_features(self.left)
-        return {"left": left, "right": left if self.right is None else _read_features(self.right)}
+        left = _read_features(self.left, self.storage_options)
+        right = left if self.right is None else _read_features(self.right, self.storage_options)
+        return {"left": left, "right": right}
 
     def prepare(self, fitted: FittedValues, engine: Kernels) -> tuple[list[Array], int]:
         """Return ([starts, features, weights of the left; starts, keys, weights of the right], width) for `apply`.
@@ -127,6 +132,10 @@ class ColumnSimilarity(Learned):
     @property
     def files(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(features for features in (self.left, self.right) if isinstance(features, str)))
+
+    @property
+    def storage(self) -> str | None:
+        return self.storage_options
 
     @property
     def frames(self) -> tuple[SideFrame, ...]:
@@ -175,11 +184,11 @@ def _convert_sparse_matrix(matrix: Any) -> pa.Table:
     return pa.table([pa.LargeListArray.from_arrays(ends, column) for column in values], WEIGHTED_COLUMNS)
 
 
-def _read_features(source: str | list[list[int]] | SideFrame) -> pa.Table:
+def _read_features(source: str | list[list[int]] | SideFrame, storage_options: str | None) -> pa.Table:
     """Read the table of a side: the list column `features`, and `weights` if the source has them."""
     if isinstance(source, list):
         return _check_features(pa.table({"features": pa.array(source, pa.list_(pa.int64()))}), "")
-    table = read_side_table(source)
+    table = read_side_table(source, storage_options=storage_options)
     names = [n for n in table.column_names if is_list(table.schema.field(n).type)]
     if sorted(names) != WEIGHTED_COLUMNS and len(names) != 1:
         raise JobError(

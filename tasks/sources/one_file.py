@@ -10,24 +10,23 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from tasks.core.dtypes import parse_dtype, plain_type
-from tasks.core.plan import LIMITS
+from tasks.core.plan import LIMITS, File
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, check_settings, format_of, read_options, with_recognised
 from tasks.sources.formats.survey import NUMBER_TEXTS
-from tasks.storage.source_changes import file_of
 
 _SKIP = re.compile(r"; or[^;]*source\.bad_lines: skip|, or leave the file out of source\.path")  # not for side tables
 
 
-def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
-    """The rows of a local file by settings of a source, which errors call `read`.
+def table_of(file: File, read: Mapping[str, Any]) -> pa.Table:
+    """The rows of a file by settings of a source, which errors call `read`.
 
     Where these name no `null_values`, those of Arrow (NA, NaN, null, ..) are null in columns that are not text, and
     every text is itself.
     """
     try:
-        return _read_table(Source.model_validate({"path": path, **read}), path)
+        return _read_table(Source.model_validate({"path": file.path, **read}), file)
     except (DataError, JobError) as error:
         where = re.sub(r"^source\.", "read.", error.where)
         do = _SKIP.sub("", error.do)
@@ -35,8 +34,9 @@ def table_of(path: str, read: Mapping[str, Any]) -> pa.Table:
         raise type(error)(error.what, where=where, why=error.why, do=do) from None
 
 
-def _read_table(source: Source, path: str) -> pa.Table:
-    files = [file_of(path)]
+def _read_table(source: Source, file: File) -> pa.Table:
+    files = [file]
+    path = file.path
     name = format_of(files, source.format)
     check_settings(source, name)
     source, _ = with_recognised(source, name, files)

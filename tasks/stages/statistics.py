@@ -203,7 +203,7 @@ def check_side_files(request: Request, before: list[Any]) -> None:
             raise DataError(
                 "a side table changed during the run",
                 where=file[0],
-                why=f"its size, time and inode were {file[1:]} and are {now[1:]} now",
+                why=f"its size and version were {file[1:]} and are {now[1:]} now",
                 do="run the same job again once nothing writes to it",
             )
 

@@ -79,11 +79,12 @@ def check_listed(paths: Iterable[str], field: str) -> None:
             check_path(path, field)
 
 
-def check_files_in(folder: Path, field: str) -> None:
-    """check_path of a folder (or file) and of all that is below it."""
+def check_files_in(folder: str | os.PathLike[str], field: str) -> None:
+    """check_path of a folder (or file) and of all that is below it; below a URL, no object leads elsewhere."""
     if read_allowed_roots() is not None or _also.get() is not None:
         check_path(folder, field)
-        for path in folder.rglob("*"):
+        local = is_local(os.fspath(folder))
+        for path in Path(os.fspath(folder).removeprefix("file://")).rglob("*") if local else ():
             check_path(path, field)
 
 

@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tasks.core.plan import File
 from tasks.core.redaction import plain_url
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.storage.allowed_roots import is_local
@@ -17,7 +19,7 @@ from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
 from tasks.storage.object_store import ObjectStore, check_process
-from tasks.storage.store import Store
+from tasks.storage.store import MissingFileError, Store, missing
 
 LOCAL = LocalStore()
 CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "ROWMILL_RETRY_")  # what clients read when they are made
@@ -39,6 +41,31 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
         variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(CLOUD_VARIABLES)))
         return _object_store(bucket, json.dumps(settings, sort_keys=True, default=str), variables)
     return FsspecStore(_file_system(path, settings), settings)
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """What a path names: one file, or the files below a folder or prefix, in the order of the bytes of their paths."""
+
+    path: str  # as the store writes it
+    files: tuple[File, ...]
+    is_folder: bool
+
+
+def list_files(path: str, options: Mapping[str, Any] | None = None) -> ListedFiles:
+    """List the file of a path, or all files below it; a MissingFileError if there are none.
+
+    One request for a file; for a folder one more, and one for each thousand files.
+    """
+    store = open_store(path, options)
+    full = store.full_path(path)
+    try:
+        return ListedFiles(full, (store.stat(full),), is_folder=False)
+    except MissingFileError:
+        files = [file for page in store.list_pages(full) for file in page]
+    if not files:
+        raise missing(path)
+    return ListedFiles(full, tuple(sorted(files, key=lambda file: os.fsencode(file.path))), is_folder=True)
 
 
 @lru_cache(maxsize=64)
