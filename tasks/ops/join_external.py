@@ -55,9 +55,9 @@ class JoinExternal(Learned):
     The table is read when fitting and saved with the workflow, which from then on does not need the file. A refit reads
     it again; if it differs from what the base read, the run says so, with the steps that learn from its columns.
 
-    Errors: a JobError for a missing file, a storage that refuses this user, a larger table, an unknown column, and a column that would be there twice; a
-    DataError for keys of different kinds (or different decimals), for a key that occurs twice, and for a file that
-    cannot be read.
+    Errors: a JobError for a missing file, a storage that refuses this user, a larger table, an unknown column, and a
+    column that would be there twice; a DataError for keys of different kinds (or different decimals), for a key that
+    occurs twice, and for a file that cannot be read.
 
     Examples
     --------

@@ -51,10 +51,10 @@ class ColumnSimilarity(Learned):
     Notes
     -----
     Row i of a feature table is the list of the feature ids (integers from 0) of thing i; an id that occurs twice counts
-    twice. A feature table is a list of such lists, or the path or URL of a Parquet file with one list column, or with two
-    list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a pandas, Arrow
-    or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing i (a weight 0
-    is not a feature). The features are saved with the workflow; a refit reads their files again.
+    twice. A feature table is a list of such lists, or the path or URL of a Parquet file with one list column, or with
+    two list columns `features` and `weights`, where a weight takes the place of the count; in Python also such a
+    pandas, Arrow or cuDF frame, or a sparse matrix of SciPy or CuPy, whose row i has the features and weights of thing
+    i (a weight 0 is not a feature). The features are saved with the workflow; a refit reads their files again.
 
     inner is the dot product of the counts; cosine is the dot product of the rows scaled to length 1; tfidf is cosine
     after each feature is weighted with ln((1 + n) / (1 + rows that have it)) + 1, n the number of rows.
