@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -42,6 +42,7 @@ from tasks.storage.own_files import (
     current,
     versions_of,
 )
+from tasks.storage.published_copy import open_published
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -203,21 +204,23 @@ class Manifest:
         return float(self.data["seconds"])
 
     @staticmethod
-    def load(folder: str | Path) -> Manifest:
-        """The manifest of an output folder, or of its latest version.
+    def load(folder: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> Manifest:
+        """The manifest of an output folder, or of its latest version; also of a URL, whose `path` is a URL, too.
 
-        A DataError for a folder that is not an output, and for a manifest that was changed or is of a newer format.
+        `storage_options` are those of the storage of a URL, or their name (`ROWMILL_STORAGE_<NAME>`). A DataError for a
+        folder that is not an output, and for a manifest that was changed or is of a newer format.
         """
-        path = current(Path(folder))
-        manifest = Manifest.read(path, folder)
-        if manifest.is_changed:
-            raise DataError(
-                f"{MANIFEST} was changed since it was written",
-                where=str(path / MANIFEST),
-                why="its digest is not that of its content",
-                do=RESTORE,
-            )
-        return manifest
+        with open_published(folder, storage_options, "the output", "path") as copy:
+            path = current(copy.folder)
+            manifest = Manifest.read(path, copy.folder)
+            if manifest.is_changed:
+                raise DataError(
+                    f"{MANIFEST} was changed since it was written",
+                    where=str(path / MANIFEST),
+                    why="its digest is not that of its content",
+                    do=RESTORE,
+                )
+            return replace(manifest, path=copy.name(manifest.path))
 
     @property
     def is_changed(self) -> bool:

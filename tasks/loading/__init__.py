@@ -199,10 +199,10 @@ class Loader(PickledFields):
     @cached_property
     def manifests(self) -> list[Manifest]:
         """What each version says of itself, the oldest first; a list of one without `versions`."""
-        if self.versions is None:
-            check_discarded(current(Path(self.path)), Path(self.path))
-            return [Manifest.load(self.path)]
         folder = Path(local_folder(self.path, "the output", "path"))
+        if self.versions is None:
+            check_discarded(current(folder), folder)
+            return [Manifest.load(folder)]
         return [Manifest.load(path) for path in choose_versions(folder, self.versions)]
 
     @cached_property

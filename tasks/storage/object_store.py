@@ -33,6 +33,7 @@ MOST_PARTS = 10_000
 PARTS_AT_ONCE = 4
 # What may pass: no answer, too many requests, an error of the server.
 PASSING = re.compile(r"status code: (408|429|5\d\d)|HTTP error|error sending request|Connection ?Reset|timed out", re.I)
+REFUSED = re.compile(r"status code: 40[13]|status: 40[13]", re.I)
 CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 
 _process: list[int] = []  # the first that has sent a request: the client's threads are there
@@ -231,12 +232,7 @@ class ObjectStore:
         except (exceptions.PreconditionError, exceptions.AlreadyExistsError) as error:
             raise conflict(path, self._reason(error)) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-            raise JobError(
-                "the storage refuses this user",
-                where=path,
-                why=self._reason(error),
-                do="check the credentials (environment, profile, role, source.storage_options) and their rights",
-            ) from None
+            raise self._refusal(path, error) from None
         except exceptions.InvalidPathError as error:
             raise DataError(
                 "an object has a name that cannot be read",
@@ -247,7 +243,17 @@ class ObjectStore:
         except (exceptions.BaseError, ValueError, OSError) as error:
             raise self._failure(path, error) from None
 
+    def _refusal(self, path: str, error: Exception) -> JobError:
+        return JobError(
+            "the storage refuses this user",
+            where=path,
+            why=self._reason(error),
+            do="check the credentials (environment, profile, role, storage_options) and their rights",
+        )
+
     def _failure(self, path: str, error: Exception) -> RowmillError:
+        if REFUSED.search(str(error)):  # of listings, for which the client has no error of its own
+            return self._refusal(path, error)
         if PASSING.search(str(error)):
             return TransientError(
                 "the storage does not answer",

@@ -445,13 +445,16 @@ class Workflow(KnownFromNVTabular):
         save_workflow(self.final, self.schema, self._require_state(), self.reading, path)
 
     @staticmethod
-    def load(path: str | Path) -> Workflow:
-        """Load the fitted workflow of a folder that `save` wrote, or of the output folder of a run.
+    def load(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> Workflow:
+        """Load the fitted workflow of a folder that `save` wrote, or of the output folder of a run; also of a URL.
+
+        `storage_options` are those of the storage of a URL, or their name (`ROWMILL_STORAGE_<NAME>`); without them the
+        credentials of the environment count.
 
         Every file is checked against its digest: a DataError for one that is missing or damaged, or of a newer format.
         A HostError for a function or operator that cannot be imported here.
         """
-        saved = load_workflow(path)
+        saved = load_workflow(path, storage_options)
         workflow = Workflow(saved.final)
         workflow.schema = saved.schema
         workflow.state = saved.state

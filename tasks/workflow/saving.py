@@ -1,7 +1,8 @@
-"""Saves a fitted workflow to a folder of this host, and loads it from there."""
+"""Saves a fitted workflow to a folder of this host, and loads it from there or from a URL."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tasks.graph.state import State
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import current
+from tasks.storage.published_copy import open_published
 
 
 def save_workflow(final: Node, schema: Schema, state: State, reading: dict[str, Any], path: str | Path) -> None:
@@ -20,8 +22,8 @@ def save_workflow(final: Node, schema: Schema, state: State, reading: dict[str, 
     save_fitted(final, schema, state, folder, FittedOrigin(reading))
 
 
-def load_workflow(path: str | Path) -> SavedWorkflow:
-    """The fitted workflow of a folder; a JobError for an output that was discarded."""
-    folder = Path(local_folder(path, "the fitted workflow", "Workflow.load"))
-    check_discarded(current(folder), folder)
-    return load_fitted(folder)
+def load_workflow(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> SavedWorkflow:
+    """Load the fitted workflow of a folder or URL; a DataError for an output that was discarded."""
+    with open_published(path, storage_options, "the fitted workflow", "Workflow.load") as copy:
+        check_discarded(current(copy.folder), copy.folder)
+        return load_fitted(copy.folder)

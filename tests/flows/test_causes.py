@@ -16,7 +16,7 @@ from flows.job.run_calendar import DeployedJob
 from tasks import ops
 from tasks.errors import JobError
 from tasks.loading import loader
-from tasks.manifest import Manifest, no_output
+from tasks.manifest import no_output
 from tasks.workflow import Workflow
 from tests.commands import rowmill
 
@@ -46,7 +46,6 @@ def test_a_backfill_says_that_nothing_serves_only_where_nothing_does(
 @pytest.mark.parametrize(
     "use",
     [
-        Manifest.load,
         no_output,
         lambda url: loader(url, batch_size=2),
         lambda url: loader(url, batch_size=2, versions="all"),

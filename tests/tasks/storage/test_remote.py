@@ -206,7 +206,7 @@ def test_a_url_never_becomes_a_folder_of_this_host(tmp_path: Path, monkeypatch: 
 
     refused: list[Callable[[], Any]] = [
         lambda: workflow.save("s3://shop/fitted"),
-        lambda: Workflow.load("s3://shop/fitted"),
+        lambda: Workflow.load("s3:/shop/fitted"),
         lambda: made.to_parquet("s3://shop/out"),
         lambda: made.to_parquet("s3:/shop/out"),
         lambda: make_sample("toy", Path("s3://shop/sample"), 10),

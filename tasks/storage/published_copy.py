@@ -1,0 +1,216 @@
+"""A local copy of what an output or fitted workflow behind a URL says of itself: its manifest and what it has learned.
+
+Files are fetched once for each version (ETag) and host, into a folder of this user that has a limit. Everything that
+reads a published folder reads such a copy in the same way, checks its digests included. Parts are not copied.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tasks.core.plan import File
+from tasks.errors import DataError, RowmillError
+from tasks.storage.allowed_roots import check_path
+from tasks.storage.atomic import no_space
+from tasks.storage.credentials import storage
+from tasks.storage.files import local_folder
+from tasks.storage.own_files import (
+    DISCARDED,
+    FITTED,
+    GATE,
+    LATEST,
+    MANIFEST,
+    PROFILE,
+    PUBLISHED,
+    SPLITS,
+    VERSION,
+    WORKFLOW,
+)
+from tasks.storage.store import Store
+from tasks.storage.stores import open_store
+
+NOTES = {MANIFEST, GATE, PROFILE, DISCARDED, PUBLISHED}  # of an output, besides its fitted workflow
+LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
+CHUNK = 16 * 2**20  # bytes that are fetched at a time
+AT_ONCE = 8  # files
+PARTIAL = "partial-"
+
+_locks: dict[str, int] = {}  # descriptors of the copies that this process uses, which others leave alone
+
+
+@dataclass(frozen=True)
+class PublishedCopy:
+    """A published folder: on this host as it is, or as a copy of what is behind a URL."""
+
+    folder: Path
+    _root: str = ""  # the folder that the URL of the root is shown for
+    _url: str = ""
+
+    def name(self, path: str | Path) -> str:
+        """The name of a path of this folder: its URL where it is a copy."""
+        return self.rename(str(path))
+
+    def rename(self, text: str) -> str:
+        """The text with URLs in place of the paths of a copy."""
+        return text.replace(self._root, self._url) if self._root else text
+
+
+@contextmanager
+def open_published(
+    path: str | os.PathLike[str], storage_options: str | Mapping[str, Any] | None, what: str, where: str
+) -> Iterator[PublishedCopy]:
+    """Give the folder of an output or fitted workflow, by path or URL; errors of the block name the URL.
+
+    Of an output with versions, the copy has the version that `_latest` names. Its files are those of one listing: one
+    that is replaced meanwhile is a DataError, and so is a version that `_latest` names and that is not there. A
+    JobError for a URL that cannot be read, and for one outside of the allowed roots.
+    """
+    address = os.fspath(path)
+    options = storage(storage_options)
+    store = open_store(address, options)
+    if store.is_local:
+        yield PublishedCopy(Path(local_folder(path, what, where)))
+        return
+    check_path(address, where)
+    copy = _copy_here(store, store.full_path(address))
+    try:
+        yield copy
+    except RowmillError as error:
+        parts = {name: copy.rename(getattr(error, name)) for name in ("where", "why", "do")}
+        renamed = type(error)(copy.rename(error.what), **parts)
+    else:
+        return
+    raise renamed  # without the error that names paths of the copy
+
+
+def _copy_here(store: Store, url: str) -> PublishedCopy:
+    around, _, last = url.rpartition("/")
+    root = around if last in (*SPLITS, WORKFLOW) else url  # what a split has learned lies next to it
+    files = _list_notes(store, root)
+    folder = _fetch(store, root, files)
+    return PublishedCopy(folder / last if root != url else folder, str(folder), root)
+
+
+def _list_notes(store: Store, root: str) -> list[File]:
+    """List the files of a published folder that are copied; [] where it has none."""
+    files, folders = store.list_folder(root)
+    names = {_base(file.path): file for file in files}
+    if latest := names.get(LATEST):
+        with store.open(latest.path, latest) as opened:
+            version = os.fsdecode(opened.read(1000).strip())
+        inside = _list_version(store, f"{root}/{version}") if VERSION.fullmatch(version) else [latest]
+        if not inside:
+            raise DataError(
+                f"{LATEST} names a version that is not there",
+                where=latest.path,
+                why=f"it says {version}, and {root}/{version} has no {MANIFEST} or {FITTED}: it may not be copied yet",
+                do=f"copy the version, and {LATEST} after it; or name another version, such as {root}/v0001",
+            )
+        return [latest, *inside]
+    return _choose_notes(files) + _list_below(store, folders)
+
+
+def _list_version(store: Store, version: str) -> list[File]:
+    files, folders = store.list_folder(version)
+    return _choose_notes(files) + _list_below(store, folders)
+
+
+def _list_below(store: Store, folders: Sequence[str]) -> list[File]:
+    listed = [folder for folder in folders if _base(folder) in (*SPLITS, WORKFLOW)]
+    return [file for folder in listed for file in _choose_notes(store.list_folder(folder)[0])]
+
+
+def _choose_notes(files: Sequence[File]) -> list[File]:
+    """Choose what says something of a folder: of a fitted workflow all files, of an output no parts and no reports."""
+    is_fitted = any(_base(file.path) == FITTED for file in files)
+    return [file for file in files if is_fitted or _base(file.path) in NOTES]
+
+
+def _base(path: str) -> str:
+    return PurePosixPath(path).name
+
+
+def _fetch(store: Store, root: str, files: Sequence[File]) -> Path:
+    """Fetch files that were listed into a folder of their own, unless they are there."""
+    listed = sorted((file.path, file.size, file.version or str(file.mtime)) for file in files)
+    key = hashlib.sha256(json.dumps([root, listed]).encode()).hexdigest()[:32]
+    caches = _find_cache_folder()
+    with no_space(caches):
+        caches.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _use(caches, key)
+        folder = caches / key
+        if folder.is_dir():
+            return folder
+        _make_room(caches, sum(file.size for file in files))
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=caches))
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                list(threads.map(lambda file: _fetch_file(store, file, partial / file.path[len(root) + 1 :]), files))
+            with suppress(FileExistsError, OSError):  # of another process, which was faster
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _fetch_file(store: Store, file: File, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        for start in range(0, file.size, CHUNK):
+            (part,) = store.read_ranges(file, [(start, min(start + CHUNK, file.size))])
+            out.write(part)
+
+
+def _find_cache_folder() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "rowmill" / "published"
+
+
+def _use(caches: Path, key: str) -> None:
+    """Mark a copy as in use until this process ends: what was loaded may read its tables later."""
+    lock = caches / f"{key}.lock"
+    while key not in _locks:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink:
+            _locks[key] = descriptor
+        else:  # another process has just removed this copy, its lock included
+            os.close(descriptor)
+    with suppress(OSError):
+        os.utime(lock)
+
+
+def _make_room(caches: Path, nbytes: int) -> None:
+    """Remove copies that are not in use, those used longest ago first, until so many bytes fit below the limit."""
+    sizes = {path.name: _measure(path) for path in caches.iterdir() if path.is_dir()}
+    locks = [path for path in caches.glob("*.lock") if path.stem in sizes]
+    total = sum(sizes.values()) + nbytes
+    for lock in sorted(locks, key=lambda path: path.stat().st_mtime):
+        if total <= LIMIT:
+            return
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            shutil.rmtree(caches / lock.stem, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            total -= sizes[lock.stem]
+        finally:
+            os.close(descriptor)
+
+
+def _measure(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
