@@ -299,8 +299,9 @@ def check_fitted(path: object) -> None:
     limit_deployment()
     if isinstance(path, str):
         _check_no_secret("fitted", path)
-        local_folder(path, "the fitted workflow", "fitted")
-    if isinstance(path, str) and read_allowed_roots() is not None:
+    if isinstance(path, str) and not is_local(path):
+        check_path(path, "fitted")  # below a URL, no object leads elsewhere
+    elif isinstance(path, str) and read_allowed_roots() is not None:
         check_path(path, "fitted")
         check_path(Path(path) / LATEST, "fitted")  # before its text is read, which an error repeats
         check_files_in(find_fitted_folder(Path(path)), "fitted")

@@ -35,6 +35,7 @@ from tasks.job.run_date import Dated, is_pattern
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.schema_ops import AddTags
 from tasks.storage.files import refuse_inside
+from tasks.storage.published_copy import open_published
 
 MOST_VALUES = 1_000_000
 MODES = ("merge", "freeze")  # what `refit` may say of an operator or an entry
@@ -248,7 +249,7 @@ class Application(CheckedJob):
 
     refused_of_source: ClassVar[tuple[str, ...]] = ("valid", "split", "sample", "downsample")
 
-    fitted: str = Field(description="folder of a fitted workflow, or an output that holds one")
+    fitted: str = Field(description="folder or URL of a fitted workflow, or an output that holds one")
     source: Source = Field(
         description="where the new rows come from; what is not given is as in the fit, of header, columns and "
         "delimiter where the files have its format"
@@ -260,7 +261,15 @@ class Application(CheckedJob):
     def request(self, engine: str) -> Request:
         """Return the request of the stages."""
         source, output, run = self.resolve_paths()
-        return self.with_checks(make_applying_request(source, Path(absolute(self.fitted)), output, run, engine))
+        return self.with_checks(make_applying_request(source, absolute(self.fitted), output, run, engine))
+
+
+def _read_fitted(path: str, storage_options: Any) -> None:
+    """Read a fitted workflow, by the name of the options of its storage; an error if it is not there, or not whole."""
+    check_fitted(path)
+    options = storage_options if isinstance(storage_options, str) else None  # others are refused later
+    with open_published(path, options, "the fitted workflow", "fitted") as copy:
+        read_fitted(copy.folder)
 
 
 def make_application(data: JsonObject, date_of: DateOf = date_of_run_now) -> Application:
@@ -271,14 +280,12 @@ def make_application(data: JsonObject, date_of: DateOf = date_of_run_now) -> App
     check_size(data)
     check_keys(data)
     fitted = data.get("fitted")
-    if not is_pattern(fitted):
-        check_fitted(fitted)
-        if fitted:
-            read_fitted(Path(fitted))
+    if not is_pattern(fitted) and fitted:
+        source = data.get("source")
+        _read_fitted(fitted, source.get("storage_options") if isinstance(source, dict) else None)
     application: Application = validate_job(Application, data).with_date(date_of)
     if is_pattern(fitted):
-        check_fitted(application.fitted)
-        read_fitted(Path(application.fitted))
+        _read_fitted(application.fitted, application.source.storage_options)
     if application.source.downsample is not None:
         raise JobError(
             "source.downsample is not for apply",

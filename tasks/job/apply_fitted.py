@@ -27,24 +27,32 @@ from tasks.sources.formats import TEXTS, UNTYPED
 from tasks.sources.formats.survey import NUMBER_TEXTS
 from tasks.sources.reading_rules import Fit, differences, with_values
 from tasks.sources.uniting import GROWN
-from tasks.storage.allowed_roots import open_allowed_path
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
 from tasks.storage.discarded import check_discarded, find_marked_folder
 from tasks.storage.own_files import current
+from tasks.storage.published_copy import PublishedCopy, open_published
 
 
-def make_applying_request(source: Source, fitted: Path, output: Output, run: Run, engine: str) -> Request:
-    """Make the request that transforms a source with the fitted workflow of a folder, and learns nothing."""
-    version = current(fitted)
-    check_discarded(version, fitted)
-    data = read_fitted(fitted)
-    folder = find_fitted_folder(fitted)
+def make_applying_request(source: Source, fitted: str | Path, output: Output, run: Run, engine: str) -> Request:
+    """Make the request that transforms a source with the fitted workflow of a folder, and learns nothing.
+
+    A fitted workflow behind a URL is read with the storage options of the source.
+    """
+    with open_published(fitted, source.storage_options, "the fitted workflow", "fitted") as copy:
+        return _make_request(source, copy, output, run, engine)
+
+
+def _make_request(source: Source, copy: PublishedCopy, output: Output, run: Run, engine: str) -> Request:
+    version = current(copy.folder)
+    check_discarded(version, copy.folder)
+    data = read_fitted(copy.folder)
+    folder = find_fitted_folder(copy.folder)
     fit = Fit.of(source, data["source"])
     source = with_values(source, fit.reading)
     digest = data.get("state") or hashlib.sha256(list_state_files(folder)[0].read_bytes()).hexdigest()
     labels = list_targets(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
-        str(folder),
+        copy.name(folder),
         digest,
         data["schema"],
         fit,
@@ -369,10 +377,10 @@ def adopt(request: Request) -> None:
     assert fitted
     if read_record(folder / "manifest.json").get("digest") == fitted.state:
         return
-    origin = Path(fitted.path)
-    with no_space(folder), partial_folder(folder) as partial:
-        for path in list_state_files(origin):
-            with open_allowed_path(path, "fitted") as name:
+    copying = open_published(fitted.path, request.source.storage_options, "the fitted workflow", "fitted")
+    with copying as origin, no_space(folder), partial_folder(folder) as partial:
+        for path in list_state_files(origin.folder):
+            with origin.open_path(path, "fitted") as name:
                 shutil.copyfile(name, partial / path.name)
         check_saved(partial, fitted.state)  # every table is whole, or it says which is not
         write_json(partial / "manifest.json", {"digest": fitted.state})

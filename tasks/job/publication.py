@@ -177,7 +177,7 @@ def mark_sent(folder: Path, publication: Publication, server: str) -> None:
 
 def _find_output(workflow: str) -> str:
     """Return the output whose fitted workflow is in a folder; the folder itself if `rowmill fit` wrote it."""
-    return str(Path(workflow).parent) if Path(workflow).name == WORKFLOW else workflow
+    return workflow.removesuffix(f"/{WORKFLOW}")
 
 
 def _count_added_ids(workflow: Path) -> int:

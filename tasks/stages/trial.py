@@ -37,6 +37,7 @@ from tasks.sources.frames import frames_of
 from tasks.sources.planning import PARTITION
 from tasks.sources.reader import FramePlan, read
 from tasks.storage import hive
+from tasks.storage.published_copy import open_published
 
 SAMPLE_ROWS = 20_000
 PLACES = 3  # of the source that rows are taken from
@@ -94,7 +95,10 @@ def run_trial(request: Request, plan: Plan, rows: int = SAMPLE_ROWS) -> Sampled:
     """
     source = request.source
     final, schema = choose_graph_and_schema(request, plan.schema)
-    state = State.load(Path(request.fitted.path)) if request.fitted else None
+    state = None
+    if request.fitted:
+        with open_published(request.fitted.path, source.storage_options, "the fitted workflow", "fitted") as copy:
+            state = State.load(copy.folder)
     table = _read_spread_rows(
         plan, _list_read_columns(Bound(final, schema), source.keys, source.sort_by, request), rows
     )

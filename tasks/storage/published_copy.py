@@ -21,7 +21,7 @@ from typing import Any
 
 from tasks.core.plan import File
 from tasks.errors import DataError, RowmillError
-from tasks.storage.allowed_roots import check_path
+from tasks.storage.allowed_roots import check_path, open_allowed_path
 from tasks.storage.atomic import no_space
 from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
@@ -56,6 +56,15 @@ class PublishedCopy:
     folder: Path
     _root: str = ""  # the folder that the URL of the root is shown for
     _url: str = ""
+
+    @contextmanager
+    def open_path(self, path: Path, field: str) -> Iterator[str]:
+        """Give a name of an open file of this folder, inside of the allowed roots; of a copy, its URL was checked."""
+        if self._root:
+            yield str(path)
+        else:
+            with open_allowed_path(path, field) as name:
+                yield name
 
     def name(self, path: str | Path) -> str:
         """The name of a path of this folder: its URL where it is a copy."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_application
 from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError, HostError, JobError
@@ -15,6 +18,7 @@ from tasks.manifest import Manifest
 from tasks.storage import published_copy
 from tasks.workflow import Workflow
 from tests.object_store import ObjectStore
+from tests.stages import run_stages
 
 pytestmark = pytest.mark.system
 
@@ -68,6 +72,25 @@ def test_a_manifest_is_loaded_from_a_url(output: Path, object_store: ObjectStore
     url = upload(object_store, output, "published/b")
     expected = Manifest.load(output)
     assert Manifest.load(url, object_store.options) == replace(expected, path=f"{url}/v0001")
+
+
+def test_a_fitted_workflow_behind_a_url_is_applied(
+    output: Path, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROWMILL_STORAGE_SHOP", json.dumps(object_store.options))
+    url = upload(object_store, output, "published/e")
+    pq.write_table(ROWS, tmp_path / "rows.parquet")
+    digests = []
+    for fitted in (str(output), url):
+        target = tmp_path / f"out{len(digests)}"
+        source = {"path": str(tmp_path / "rows.parquet"), "storage_options": "shop"}
+        application = make_application({"fitted": fitted, "source": source, "output": {"path": str(target)}})
+        request = application.request("pandas")
+        run_stages(request)
+        digests.append([part["xxh3_128"] for part in Manifest.load(target).parts])
+    assert digests[0] == digests[1]
+    assert request.fitted
+    assert request.fitted.path == f"{url}/v0001/_workflow"
 
 
 def test_damage_is_found_and_named_by_its_url(output: Path, object_store: ObjectStore) -> None:

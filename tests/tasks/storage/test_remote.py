@@ -213,7 +213,7 @@ def test_a_url_never_becomes_a_folder_of_this_host(tmp_path: Path, monkeypatch: 
         lambda: job(output={"path": "s3://shop/out"}),
         lambda: job(run={"scratch": "s3://shop/scratch"}),
         lambda: job(cluster={"kind": "cpu", "local_directory": "s3://shop/spill"}),
-        lambda: make_application({"fitted": "s3://shop/f", "source": {"path": "a"}, "output": {"path": "out"}}),
+        lambda: make_application({"fitted": "s3:/shop/f", "source": {"path": "a"}, "output": {"path": "out"}}),
         lambda: watch_source.fn("s3://shop/in", state="s3://shop/state"),
         lambda: Staging("out", "gs://shop/scratch"),
     ]
