@@ -35,29 +35,32 @@ class Evaluation:
         context: Context,
         where: str = "",
         failed: FailedCasts | None = None,
-        notes: tuple[JsonObject, str] | None = None,
+        activity: tuple[JsonObject, str] | None = None,
     ) -> None:
-        self.notes = notes  # the options that say where to note which user's function runs, and its rows in words
+        # (the options that say where the user's function that runs is noted, a description of its rows)
+        self.activity = activity
         context = replace(context, rules=state.rules)
         self.bound = bound
         self.state = state
         self.context = context
         self.where = where
         self.failed: FailedCasts = {} if failed is None else failed
-        self.read: tuple[Columns, Context] = {}, context  # the columns to be sketched, before filters of the graph
-        self.left_out: dict[str, int] = {}  # which rule on rows of the source left out how many
-        self.met: dict[str, dict[str, int]] = {}  # step -> what it met -> how often
+        # Set by `Work.open_partition`, for the profile: the columns to sketch, as they are before filters of the graph,
+        # and how many rows each rule on rows of the source left out.
+        self.profiled: tuple[Columns, Context] = {}, context
+        self.left_out: dict[str, int] = {}
+        self.met: dict[str, dict[str, int]] = {}  # counts by step: rows, unmatched or out of vocabulary
         self.contexts = {SOURCE: context}  # by the rows that columns have: the source's, or those that a Groupby made
         self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
 
-    def column(self, place: int, name: str) -> Any:
-        at = self.bound.origin(place, name)
-        if at not in self.computed:
-            self._run(self.bound.steps[at])
-        return self.computed[at]
+    def column(self, node: int, name: str) -> Any:
+        origin = self.bound.origin(node, name)
+        if origin not in self.computed:
+            self._run(self.bound.steps[origin])
+        return self.computed[origin]
 
     def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
-        return {name: self.column(place, name) for place, name in targets}
+        return {name: self.column(node, name) for node, name in targets}
 
     def outputs(self) -> Columns:
         """Return the output columns, in the types of the schema."""
@@ -75,23 +78,25 @@ class Evaluation:
         return columns
 
     def inputs(self, step: Step, fitting: bool) -> Columns:
-        """Return the input columns of a step as its operator wants them: strings decoded unless it takes them
-        encoded."""
-        places = step.fit_inputs if fitting else step.inputs
-        columns = {name: self.column(*place) for name, place in places.items()}
+        """Return the input columns of a step; strings are decoded unless its operator takes them dictionary-encoded."""
+        origins = step.fit_inputs if fitting else step.inputs
+        columns = {name: self.column(*origin) for name, origin in origins.items()}
         return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
 
     def note_users_code(self, step: Step) -> AbstractContextManager[None]:
         """Keep a note on disk while code of a user runs: it may end the process."""
         called = users_code(step.op)
-        if called is None or self.notes is None:
+        if called is None or self.activity is None:
             return nullcontext()
-        options, rows = self.notes
+        options, rows = self.activity
         return note_activity(options, f"{RAN}{called} ({describe_step(step)}) on {rows}")
 
-    def place(self, step: Step) -> str:
+    def describe_place(self, step: Step) -> str:
         """Describe the partition for messages; for code of a user, with its files."""
-        return self.notes[1] if self.notes and users_code(step.op) else self.where
+        if self.activity and users_code(step.op):
+            _options, rows = self.activity
+            return rows
+        return self.where
 
     def _run(self, step: Step) -> None:
         engine = self.context.engine
@@ -107,22 +112,22 @@ class Evaluation:
                 context = self._with_new_counts(self.contexts[step.space])
                 with self.note_users_code(step):
                     out = step.op.apply(inputs, step.unit, fitted, context)
-                self._note(step, context)
+                self._note_counts(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
-            raise explain_error(error, step, self.place(step)) from error
+            raise explain_error(error, step, self.describe_place(step)) from error
         for column in step.outputs:
             if column.name not in out:
                 raise DataError(
                     f"{type(step.op).__name__} did not make the column {column.name!r} that it promised",
-                    where=self.place(step),
+                    where=self.describe_place(step),
                 )
             column_values = out[column.name]
             if len(column_values) != rows:
                 raise DataError(
                     f"{type(step.op).__name__} changed the number of rows of {'+'.join(step.unit)!r} "
                     f"from {rows:,} to {len(column_values):,}",
-                    where=self.place(step),
+                    where=self.describe_place(step),
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",
                 )
@@ -131,18 +136,19 @@ class Evaluation:
     def _with_new_counts(self, context: Context) -> Context:
         return replace(context, failed=Counter(), met=None if context.met is None else Counter())
 
-    def _note(self, step: Step, context: Context) -> None:
-        """Remember the casts that failed in a step; one that is made again, of the rows that filters keep, counts
-        once."""
+    def _note_counts(self, step: Step, context: Context) -> None:
+        """Note the failed casts of a step, and what it counted.
+
+        A step may run again, on the rows that filters keep. A cast that fails both times is counted once.
+        """
         for text, rows in context.failed.items():
             key = describe_step(step), text
             self.failed[key] = max(rows, self.failed.get(key, 0))
         if context.met:
             self.met[step.key] = dict(context.met)
 
-    def rows_kept(self, filters: Sequence[Step]) -> Any:
-        """Find the places of the rows that all filters, which look at the same rows, keep; None if they keep every
-        row."""
+    def _find_kept_rows(self, filters: Sequence[Step]) -> Any:
+        """Find the places of the rows that all these filters of the same rows keep; None if they keep every row."""
         xp = self.context.engine.xp
         mask = None
         for step in filters:
@@ -151,17 +157,18 @@ class Evaluation:
                 context = self._with_new_counts(self.contexts[step.within])
                 with self.note_users_code(step):
                     mask_of_step = step.op.keep(inputs, step.unit, context)
-                self._note(step, context)
+                self._note_counts(step, context)
             except Exception as error:
-                raise explain_error(error, step, self.place(step)) from error
+                raise explain_error(error, step, self.describe_place(step)) from error
             mask = mask_of_step if mask is None else mask & mask_of_step
         return None if mask is None or all_true(mask) else xp.flatnonzero(mask)
 
-    def keep(self, space: int, places: Array) -> None:
-        """Go on with some rows: of the source, or of the node that grouped them.
+    def _keep_rows(self, space: int, places: Array) -> None:
+        """Restrict a space to the rows at these places; the space is the source, or the node that grouped its rows.
 
-        Columns of the source's rows are made again of what stays, but for those that are made of runs: these were made
-        for a filter, and do not change because it removes rows.
+        Columns computed from the source's rows are dropped, and computed again from the rows that stay. Exempt are
+        those that depend on other rows of their run, such as histories: they have seen the rows that are removed here,
+        and keep their values.
         """
         context = self.contexts[space]
         engine = self.context.engine
@@ -171,36 +178,37 @@ class Evaluation:
         if space == SOURCE:
             self.context = self.contexts[space]
             runs = self.bound.made_of_runs
-            self.met = {key: met for key, met in self.met.items() if key in runs}
-            steps = {at: self.bound.steps.get(at) for at in self.computed}
-            self.computed = {at: self.computed[at] for at, s in steps.items() if s is None or s.key in runs}
-            self.computed = engine.take(self.computed, places)
+            # Steps that run again count again.
+            self.met = {key: counts for key, counts in self.met.items() if key in runs}
+            steps = {origin: self.bound.steps.get(origin) for origin in self.computed}
+            kept = {origin: self.computed[origin] for origin, s in steps.items() if s is None or s.key in runs}
+            self.computed = engine.take(kept, places)
             return
-        rows = {at: column for at, column in self.computed.items() if self._space_of(at) == space}
-        self.computed |= engine.take(rows, places)
+        columns = {origin: column for origin, column in self.computed.items() if self._space_of(origin) == space}
+        self.computed |= engine.take(columns, places)
 
     def apply_filters(self, filters: Sequence[Step] | None = None) -> Evaluation:
-        """Go on with the rows that the graph's filters keep: all of them, or `filters`."""
+        """Keep only the rows that the filters keep: all filters of the graph, or `filters`."""
         for together in self.bound.filter_rounds(self.bound.filters if filters is None else filters):
-            places = self.rows_kept(together)
+            places = self._find_kept_rows(together)
             if places is not None:
-                self.keep(together[0].within, places)
+                self._keep_rows(together[0].within, places)
         return self
 
     def keep_own(self, targets: Sequence[tuple[int, str]]) -> None:
-        """Go on with the pass's own rows, once all that looks at other rows of a run has seen the past of these too.
+        """Keep only the rows of this split; of grouped rows, those with a row of this split in them.
 
-        Of grouped rows those stay that have a row of the pass's own in them.
+        Steps that depend on other rows of a run are computed first, since they look back at rows of earlier splits.
         """
         bound = self.bound
         runs = [step for step in bound.needed_steps(targets) if step.key in bound.made_of_runs]
         for step in runs:
             for column in step.outputs:
                 self.column(step.node, column.name)
-        self.keep(bound.space, self.context.engine.xp.flatnonzero(self.contexts[bound.space].own))
+        self._keep_rows(bound.space, self.context.engine.xp.flatnonzero(self.contexts[bound.space].own))
 
-    def _space_of(self, at: tuple[int, str]) -> int:
-        return SOURCE if at[0] == SOURCE else self.bound.steps[at].space
+    def _space_of(self, origin: tuple[int, str]) -> int:
+        return SOURCE if origin[0] == SOURCE else self.bound.steps[origin].space
 
     def _cast_to_promised_type(self, values: Series, dtype: pa.DataType, step: Step) -> Any:
         engine = self.context.engine
@@ -218,15 +226,14 @@ class Evaluation:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, OverflowError) as error:
             raise DataError(
                 f"{type(step.op).__name__} of {'+'.join(step.unit)!r} made values that do not fit the type {dtype}",
-                where=self.place(step),
+                where=self.describe_place(step),
                 why=str(error),
                 do="give the operator a wider dtype",
             ) from error
 
 
 def _check_own_rows(after: Context, before: Context, step: Step) -> Context:
-    """Check that the context of grouped rows says which of them have a row of the pass's own; return it, or raise a
-    DataError."""
+    """Return the context of grouped rows; DataError if it does not say which of them have a row of this split."""
     if before.own is not None and (after.own is None or len(after.own) != len(after.rows)):
         raise DataError(
             f"{type(step.op).__name__} does not say which of its rows belong to this split",

@@ -154,7 +154,7 @@ class Work(PickledFields):
                 evaluation.keep_own(targets)
             rows = rows.take_rows(self.kernels.xp.flatnonzero(rows.own), self._profiled, self.kernels)
             context = replace(context, rows=rows.numbers, order=rows.order, own=None)
-        evaluation.read = {name: rows.columns[name] for name in self._profiled}, context
+        evaluation.profiled = {name: rows.columns[name] for name in self._profiled}, context
         evaluation.left_out = dict(rows.left_out)
         return evaluation
 
@@ -170,7 +170,7 @@ class Work(PickledFields):
     ) -> Seen:
         """Profile the rows of the partition before filters of the graph; `known`: moments by block."""
         start = time.thread_time()
-        (columns, context), engine = evaluation.read, self.kernels
+        (columns, context), engine = evaluation.profiled, self.kernels
         starts = find_block_offsets(partition, context.ordered(), engine.xp)
         blocks = [block.number for block in partition.blocks]
         profiled = {name: columns[name] for name in self.profile or ()}
@@ -183,7 +183,7 @@ class Work(PickledFields):
         compared = {name: columns[name] for name in self.compared}
         ascending = ROW not in self.schema
         seen.sample, seen.hashes = row_sample.draw(sampled, compared, context.rows, rows, ascending, engine)
-        evaluation.read = {}, context
+        evaluation.profiled = {}, context
         seen.seconds = time.thread_time() - start
         return seen
 

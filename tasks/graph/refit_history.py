@@ -12,12 +12,12 @@ from tasks.core.units import amount
 from tasks.graph.state import check_table, read_table, write_table
 from tasks.storage.atomic import read_json
 from tasks.storage.documents import make_damage_error
-from tasks.storage.own_files import FITTED, PARTIALS, tables_of
+from tasks.storage.own_files import FITTED, PARTIALS, STATE, tables_of
 
 FILES = "files.vocab"
-# of a table for people
+# limits of the table of batches in a report
 BATCHES_SHOWN = 30
-COLUMNS = 4
+ID_COLUMNS_SHOWN = 4
 # A batch is the rows of one fit or refit. Files call it a night: the column here, and the key `nights` of a history.
 SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("digest", pa.string()), ("night", pa.int32())])
 
@@ -32,13 +32,16 @@ def files_table(files: Sequence[tuple[str, int, str]], batch: int) -> pa.Table:
 
 
 def with_batch(before: JsonObject, batch: JsonObject) -> JsonObject:
-    """Append a batch ({day, rows, files, ids, rowmill}) to a history without its table of files."""
+    """Return the history with one more batch ({day, rows, learned, files, ids, rowmill}).
+
+    It does not name a table of files: `save_history` adds that of the new batch.
+    """
     batches = [*before.get("nights", ()), dict(batch)]
     return {"rows": int(before.get("rows", 0)) + int(batch["rows"]), "nights": batches}
 
 
 def save_history(folder: Path, history: JsonObject, files: pa.Table) -> JsonObject:
-    """Write the table of files into the folder; the history with its entry, as `workflow.json` has it."""
+    """Write the table of files into the folder; return the history for `workflow.json`, which names the table."""
     return {**history, "files": write_table(folder / FILES, files)}
 
 
@@ -53,7 +56,10 @@ def read_files(folder: Path, history: JsonObject) -> pa.Table:
 
 
 def check_history(folder: Path, data: JsonObject) -> None:
-    """Raise a DataError if the table of files that a `workflow.json` names is missing or damaged."""
+    """Raise a DataError if the table of files that a `workflow.json` names is missing or damaged.
+
+    Also if its batches have more rows than the whole history.
+    """
     history = data.get("history") or {}
     batches = history.get("nights", [])
     if history.get("files"):
@@ -80,10 +86,11 @@ def history_lines(folder: Path, data: JsonObject) -> list[str]:
 def count_learned_rows(history: JsonObject) -> int:
     """Count the rows from which all batches of a history were learned.
 
-    The `rows` of a history are those that have a number: those of other splits, for instance, are among them.
+    `rows` counts all rows that got a number, also those of other splits; `learned` of a batch only the rows from which
+    it learned. Rows that no batch accounts for count as learned.
     """
-    unnoted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
-    return unnoted + sum(int(batch.get("learned", batch["rows"])) for batch in history["nights"])
+    unlisted = int(history["rows"]) - sum(int(batch["rows"]) for batch in history["nights"])
+    return unlisted + sum(int(batch.get("learned", batch["rows"])) for batch in history["nights"])
 
 
 def batch_rows(data: JsonObject) -> list[JsonObject]:
@@ -92,14 +99,15 @@ def batch_rows(data: JsonObject) -> list[JsonObject]:
     A row has day, rows, files, the number of all ids, and those of the columns that have the most.
     """
     batches = (data.get("history") or {}).get("nights", [])[-BATCHES_SHOWN:]
-    most = sorted((ids := batches[-1].get("ids", {}) if batches else {}), key=lambda name: (-ids[name], name))[:COLUMNS]
+    ids = batches[-1].get("ids", {}) if batches else {}
+    columns_shown = sorted(ids, key=lambda name: (-ids[name], name))[:ID_COLUMNS_SHOWN]
     return [
         {
             "day": batch["day"],
             "rows": f"{batch.get('learned', batch['rows']):,}",
             "files": f"{batch['files']:,}",
             "ids": f"{sum(batch.get('ids', {}).values()):,}",
-            **{f"ids of {name}": f"{batch.get('ids', {}).get(name, 0):,}" for name in most},
+            **{f"ids of {name}": f"{batch.get('ids', {}).get(name, 0):,}" for name in columns_shown},
         }
         for batch in reversed(batches)
     ]
@@ -111,7 +119,7 @@ def measure_fitted_workflow(folder: Path) -> tuple[int, int]:
     Applying needs state.json and its tables; a refit also partials.json, its tables and the table of files.
     """
     own = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-    tables = {name for name, _ in tables_of(read_json(folder / "state.json"))}
-    later = {PARTIALS, FILES, *(name for name, _ in tables_of(read_json(folder / PARTIALS)))}
-    applying = sum(size for path, size in own.items() if path.name in tables | {"state.json"} - later)
-    return applying, sum(size for path, size in own.items() if path.name in later - tables)
+    for_apply = {STATE, *(name for name, _ in tables_of(read_json(folder / STATE)))}
+    for_refit = {PARTIALS, FILES, *(name for name, _ in tables_of(read_json(folder / PARTIALS)))}
+    apply_bytes = sum(size for path, size in own.items() if path.name in for_apply)
+    return apply_bytes, sum(size for path, size in own.items() if path.name in for_refit - for_apply)

@@ -324,7 +324,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
                     moments |= _take_moments_of_source(step, by_block, work.bound)
                 tree = join_siblings(op, {(0, b.number): p for b, p in zip(partition.blocks, by_block, strict=True)})
         except Exception as error:
-            raise explain_error(error, step, evaluation.place(step)) from error
+            raise explain_error(error, step, evaluation.describe_place(step)) from error
         partials[step.key] = Partial(step, tree)
     seen = Seen() if work.profile is None else work.profile_rows(evaluation, partition, moments)
     seen.left_out = evaluation.left_out

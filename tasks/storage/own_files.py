@@ -25,7 +25,8 @@ FITTED = "workflow.json"  # a fitted workflow has it instead of a manifest, writ
 # of Parquet, by output.metadata_file
 METADATA = "_metadata"
 COMMON_METADATA = "_common_metadata"
-# beside state.json: for a refit, and what the last one changed
+STATE = "state.json"
+# next to it: for a refit, and what the last one changed
 PARTIALS = "partials.json"
 CHANGES = "changes.json"
 GATE = "_gate.json"  # the verdicts of the gate, beside the manifest or in a fitted workflow
@@ -338,9 +339,9 @@ def _of_workflow(folder: Path) -> dict[str, Known]:
         FITTED: Known(None, finished, None),
         GATE: Known(None, finished, _is_our_gate),
         "README.md": Known(None, finished, partial(_has_sha256, readme) if readme else None),
-        "state.json": Known(None, finished, partial(_has_sha256, digest) if digest else None),
+        STATE: Known(None, finished, partial(_has_sha256, digest) if digest else None),
     }
-    state = _json(folder / "state.json")
+    state = _json(folder / STATE)
     tables = [*tables_of([state, noted])]
     for name in (PARTIALS, CHANGES):
         entry = state.get(name.removesuffix(".json"))
