@@ -20,7 +20,7 @@ from tasks.graph.failed_casts import Record
 from tasks.graph.seen import Seen
 from tasks.job.request import Request
 from tasks.profile.associations import associations
-from tasks.profile.column_figures import make_profiles_of_columns
+from tasks.profile.column_figures import make_column_profiles
 from tasks.profile.output_profile import PROFILE, Profile, StepProfile
 from tasks.storage.atomic import read_json, write_text
 from tasks.storage.checksum import digest
@@ -45,7 +45,7 @@ def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, s
     Whole numbers of a fit that are floats in this plan have the type that they have here."""
     types = {name: bound.source[name].dtype for name in seen.columns}
     types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
-    columns = make_profiles_of_columns(types, seen.columns, seen.sample, seen.step)
+    columns = make_column_profiles(types, seen.columns, seen.sample, seen.step)
     repeated, compared = row_sample.measure_repeated_share(seen.hashes)
     pairs, rows = associations(seen.sample) if compared else ({}, 0)
     profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)

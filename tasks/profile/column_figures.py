@@ -45,7 +45,7 @@ def make_column_profile(
         high = high + 0.0
     buckets = _count_buckets(sketch)
     hours = None
-    if numbers is not None and pa.types.is_timestamp(leaf):
+    if numbers is not None and pa.types.is_timestamp(leaf):  # numbers are microseconds since 1970
         hours = np.bincount(numbers // HOUR % 24, minlength=24).tolist()
     return ColumnProfile(
         name=name,
@@ -69,7 +69,7 @@ def make_column_profile(
 
 
 def _extract_numbers(sample: pa.ChunkedArray) -> np.ndarray:
-    """Extract a sample's values without null and NaN; times are integers in the unit of the sketches."""
+    """Extract a sample's values without null and NaN; times as in the sketches: microseconds since 1970, dates days."""
     array = one_array(sample)
     while is_list(array.type):
         array = array.flatten()
@@ -79,7 +79,7 @@ def _extract_numbers(sample: pa.ChunkedArray) -> np.ndarray:
         return canonical_bits(stored, array.type, np).view(np.int64)
     if stored.dtype.kind != "f":
         return stored
-    stored = stored.astype(np.float64) + 0.0
+    stored = stored.astype(np.float64) + 0.0  # 0.0 for -0.0
     return stored[~np.isnan(stored)]
 
 
@@ -110,19 +110,20 @@ class Distinct(NamedTuple):
 
 
 def _count_distinct(sketch: Sketch, numbers: np.ndarray | None, sample_every: int) -> Distinct:
-    # From the most to the least exact. First: tables of counts gave the number; `top` is of texts and integers.
+    # From the most to the least exact. First: the sketch was made of a table with the counts of all values. Only texts
+    # and integers have a `top`.
     if sketch.distinct is not None:
         return Distinct(float(sketch.distinct), 0.0, sketch.top, sketch.kind in ("text", "integer"))
     # Few distinct values: the sketch has a count for each.
     if sketch.table is not None:
         pairs = list(zip(sketch.table[0], sketch.table[1].tolist(), strict=True))
         return Distinct(float(len(pairs)), 0.0, column_sketch.most_frequent(pairs), True)
-    # Many distinct texts or integers: their least hashes give an estimate.
+    # Many distinct texts, bytes or integers: their least hashes give an estimate.
     value_count = sketch.rows - sketch.nulls
     if sketch.least is not None:
         estimate, error = column_sketch.estimate(sketch.least)
         return Distinct(min(estimate, float(value_count)), error, [], False)
-    # Floats and times: the sample has at most as many distinct values as all rows.
+    # Floats and times: the sample has at most as many distinct values as all rows, so the number is a lower bound.
     if numbers is None:
         return Distinct(math.nan if value_count else 0.0, 0.0, [], False)
     return Distinct(float(len(column_sketch.unique(numbers))), 0.0 if sample_every == 1 else math.inf, [], False)
@@ -141,9 +142,12 @@ def _compute_mean_and_deviation(sketch: Sketch) -> tuple[float | None, float | N
         except OverflowError:  # these sums are integers of any size, and may be beyond float64
             return None, None
     moments = column_sketch.moments_of(sketch)
-    if moments is None or not math.isfinite(moments[1]):
+    if moments is None:
         return None, None
-    return moments[1], deviation(moments) if moments[0] > 1 else 0.0
+    n, mean, *_ = moments
+    if not math.isfinite(mean):
+        return None, None
+    return mean, deviation(moments) if n > 1 else 0.0
 
 
 def _count_buckets(sketch: Sketch) -> list[int] | None:
@@ -173,7 +177,7 @@ def _format_time(count: int, dtype: pa.DataType) -> str | int:
         return count
 
 
-def make_profiles_of_columns(
+def make_column_profiles(
     types: Mapping[str, pa.DataType], sketches: Mapping[str, Sketch], sample: pa.Table | None, sample_every: int
 ) -> dict[str, ColumnProfile]:
     """Make the profiles of the columns of the source that were sketched."""

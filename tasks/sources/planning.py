@@ -343,7 +343,7 @@ def _unite_columns(
     uniting = unite_files(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
     named = _folder_columns(_parse_folder_values(files.paths, source), source)
     outside = _find_files_outside(files.paths, source, folders)
-    uniting = uniting.with_outside(outside, [item.file.path for item in files.full], source.missing)
+    uniting = uniting.with_files_outside_folders(outside, [item.file.path for item in files.full], source.missing)
     schema = Schema([*uniting.schema.columns, *(named[n] for n in folders)])
     fields = [_of_type(schema[n], types.of_fields.get(n)) for n in types.fields]
     schema = Schema([*schema.columns, *fields])

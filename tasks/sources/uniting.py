@@ -1,7 +1,7 @@
 """One schema for all files of a source: columns are united by name, types that grew by the wider type.
 
-Files may disagree about columns that are not read. So a disagreement is not an error here: it is an `Apart`, which is
-raised when its column is read.
+Files may disagree about columns that are not read. So a disagreement is not an error here: it is kept as an `Apart`,
+the parts of an error, which is raised when the column is read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tasks.engines.convert.type_widening import widest
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats.survey import NUMBER_TEXTS, Apart, Inspected
 
-# in a plan's options
-APART = "apart"
-ABSENT = "absent"
-GROWN = "grown"
-RECOGNISED = "recognised"
-FILTER_NOTE = "filter_note"  # in a plan's options: what the filter leaves out by statistics, in a sentence
+# keys of a plan's options
+APART = "apart"  # by column: its `Apart`
+ABSENT = "absent"  # by the number of a file: the columns that it lacks
+GROWN = "grown"  # by column: a sentence on the wider type in which it is read
+RECOGNISED = "recognised"  # sentences on settings that were recognised from the first file
+FILTER_NOTE = "filter_note"  # a sentence on the rows that the filter leaves out by the statistics of row groups
 
 
 @dataclass(frozen=True)
@@ -43,29 +43,35 @@ class United:
     grown: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> ReadOptions:
-        """The plan's options for it, as plain values; empty for files that agree."""
+        """Return these facts as options of a plan, in plain values; empty for files that agree."""
         absent = {str(number): list(names) for number, names in self.absent.items()}
         every = {ABSENT: absent, APART: {n: list(a) for n, a in self.apart.items()}, GROWN: dict(self.grown)}
         return {name: value for name, value in every.items() if value}
 
-    def with_outside(
+    def with_files_outside_folders(
         self, outside: Mapping[str, Sequence[str]], paths: Sequence[str], missing: Literal["error", "null"]
     ) -> United:
-        """The same with the columns of folders' names that some files are in no folder of: they lack the column."""
+        """Add what is known of the columns that folders name (country=DE/).
+
+        `outside` has, by column, the files that lie in no such folder: they lack the column. `paths` are all files.
+        """
         absent = {number: [*names] for number, names in self.absent.items()}
         apart = dict(self.apart)
-        for name, those in ((name, those) for name, those in outside.items() if those):
-            for number in (number for number, path in enumerate(paths) if path in {*those}):
-                absent.setdefault(number, []).append(name)
+        for name, files_outside in outside.items():
+            if not files_outside:
+                continue
+            for number, path in enumerate(paths):
+                if path in files_outside:
+                    absent.setdefault(number, []).append(name)
             if missing == "error":
                 why = f"the folders of other files name it ({name}=..), and this file is in no such folder"
                 do = "move the file into one, set source.missing: null to read nulls there, or leave the file out"
-                apart[name] = (missing_text(name), those[0], why, do)
+                apart[name] = (_describe_missing(name), files_outside[0], why, do)
         return replace(self, absent={number: tuple(names) for number, names in absent.items()}, apart=apart)
 
     @property
     def on_host(self) -> set[str]:
-        """The columns that no reader of the GPU may read: it expects every file to have them, in one type."""
+        """The columns that must be read on the host: the GPU's reader expects them in every file, in one type."""
         return {*self.apart, *self.grown, *(name for names in self.absent.values() for name in names)}
 
 
@@ -78,19 +84,20 @@ def unite_files(
 ) -> United:
     """Unite the columns of all files by name; `declared` types replace those of the files.
 
-    A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. What
-    the names of `folders` say goes before columns of files. `missing` says whether a column that a file lacks is null.
+    A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. Columns
+    that `folders` name take precedence over columns of the same name in files. A column that a file lacks is null there
+    if `missing` is null; else it is an error.
     """
     first = inspected[0]
     check_names(first.schema.names, first.file.path)
     columns = _unite_types(inspected, declared, folders)
     types = columns.types | _parse_declared_types(declared, columns.types, first.file.path)
-    absent = _absent(inspected, types)
+    absent = _find_absent(inspected, types)
     if missing == "error":
         for number, names in absent.items():
             for name in names:
-                there = columns.origin.get(name, first.file.path)
-                columns.apart.setdefault(name, _lacking(name, inspected[number], there))
+                path_with_it = columns.origin.get(name, first.file.path)
+                columns.apart.setdefault(name, _make_missing_conflict(name, inspected[number], path_with_it))
     types = {n: null_types.get(n, t) if pa.types.is_null(t) else t for n, t in types.items()}
     sizes = _collect_fixed_sizes(inspected, declared)
     schema = Schema(Column(name, _without_null(dtype), properties=sizes.get(name, {})) for name, dtype in types.items())
@@ -99,8 +106,10 @@ def unite_files(
 
 @dataclass
 class UnitedTypes:
-    """The columns of the files so far, each in a type that holds its values in all of them; `origin` is the file that
-    the type is of, `apart` and `grown` are as in `United`."""
+    """The columns of the files so far, each in a type that holds its values in all of them.
+
+    `origin` is, by column, the file from which the type comes; `apart` and `grown` are as in `United`.
+    """
 
     apart: dict[str, Apart]
     grown: dict[str, str]
@@ -110,18 +119,18 @@ class UnitedTypes:
     def add(self, name: str, here: pa.DataType, path: str) -> None:
         """Add the type of a known column in one more file."""
         before = self.types[name]
-        both = _either(before, here)
-        if both is None:
-            self.apart[name] = _different(name, here, path, before, self.origin[name])
+        common = _find_common_type(before, here)
+        if common is None:
+            self.apart[name] = _make_type_conflict(name, here, path, before, self.origin[name])
             return
-        if _grew(both, before) or _grew(both, here):
+        if _is_widened(before, common) or _is_widened(here, common):
             self.grown[name] = (
                 f"column {name!r} is {dtype_name(here)} in {path}, {dtype_name(before)} in "
-                f"{self.origin[name]}: read as {dtype_name(both)}"
+                f"{self.origin[name]}: read as {dtype_name(common)}"
             )
-        if both == here != before:
+        if common == here and common != before:  # the type comes from this file
             self.origin[name] = path
-        self.types[name] = both
+        self.types[name] = common
 
 
 def _unite_types(inspected: Sequence[Inspected], declared: Collection[str], folders: Collection[str]) -> UnitedTypes:
@@ -150,46 +159,52 @@ def _unite_types(inspected: Sequence[Inspected], declared: Collection[str], fold
 
 
 def _collect_fixed_sizes(inspected: Sequence[Inspected], declared: Collection[str]) -> dict[str, dict[str, int]]:
-    """By column that is not declared, the property of lists that have the same length in all files."""
+    """Return, by column without a declared type, the property of lists that have the same length in all files."""
     written: dict[str, set[pa.DataType]] = {}
     for name, dtype in {(f.name, f.type) for item in inspected for f in item.schema if f.name not in declared}:
         written.setdefault(name, set()).add(dtype)
     return {name: size_property_of(dtypes) for name, dtypes in written.items()}
 
 
-def _absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) -> dict[int, tuple[str, ...]]:
+def _find_absent(inspected: Sequence[Inspected], types: Mapping[str, pa.DataType]) -> dict[int, tuple[str, ...]]:
+    """Find the columns that each file lacks, by the number of the file."""
     absent = {}
     for number, item in enumerate(inspected):
         if len(item.schema) < len(types):
-            there = {*item.schema.names}
-            absent[number] = tuple(name for name in types if name not in there)
+            present = {*item.schema.names}
+            absent[number] = tuple(name for name in types if name not in present)
     return absent
 
 
-def _different(name: str, here: pa.DataType, path: str, dtype: pa.DataType, first: str) -> Apart:
+def _make_type_conflict(name: str, here: pa.DataType, path: str, dtype: pa.DataType, first: str) -> Apart:
     return (
         f"column {name!r} has different types",
         path,
         f"{dtype_name(here)} here, {dtype_name(dtype)} in {first}",
-        in_one_type(name, dtype, here),
+        advise_one_type(name, dtype, here),
     )
 
 
-def in_one_type(name: str, *dtypes: pa.DataType) -> str:
-    """What to do with files that have a column in two types."""
+def advise_one_type(name: str, *dtypes: pa.DataType) -> str:
+    """Write what to do with files that have a column in two types."""
     wide = widest(list(dtypes))
-    if pa.uint64() in dtypes and wide == pa.int64():  # which does not hold all of them
+    if _loses_values(dtypes, wide):
         wide = pa.string()
     elif wide == pa.string() and wide not in dtypes:
         return "write the files with one type, or leave some out of source.path"
     return f"write the files with one type, or give it: {schema_advice(name, wide)}"
 
 
-def _lacking(name: str, item: Inspected, first: str) -> Apart:
+def _loses_values(dtypes: Collection[pa.DataType], wide: pa.DataType) -> bool:
+    """Whether the widest of the types does not hold all values: it is int64 for uint64 and a signed integer."""
+    return pa.uint64() in dtypes and wide == pa.int64()
+
+
+def _make_missing_conflict(name: str, item: Inspected, path_with_it: str) -> Apart:
     return (
-        missing_text(name),
+        _describe_missing(name),
         item.file.path,
-        f"{first} has it; {near(name, item.schema.names)}",
+        f"{path_with_it} has it; {near(name, item.schema.names)}",
         "set source.missing: null to read nulls there, write the files with the same columns, or leave the file out",
     )
 
@@ -201,36 +216,37 @@ def _parse_declared_types(declared: dict[str, str], types: dict[str, pa.DataType
     return {name: plain_type(parse_dtype(dtype)) for name, dtype in declared.items()}
 
 
-def _either(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both: null takes the other type; None for a text and a number.
+def _find_common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """Find the type that holds the values of both, None if there is none; null takes the other type.
 
-    >>> _either(pa.int32(), pa.int64()), _either(pa.float32(), pa.int8()), _either(pa.string(), pa.int8())
-    (DataType(int64), DataType(double), None)
+    >>> _find_common_type(pa.int32(), pa.int64()), _find_common_type(pa.float32(), pa.int8())
+    (DataType(int64), DataType(double))
+    >>> _find_common_type(pa.string(), pa.int8())
     """
     if pa.types.is_null(a) or a == b:
         return b
     if pa.types.is_null(b):
         return a
-    if is_list(a) and is_list(b) and (leaf := _either(a.value_type, b.value_type)) is not None:
-        return pa.list_(leaf)
+    if is_list(a) and is_list(b):
+        leaf = _find_common_type(a.value_type, b.value_type)
+        return None if leaf is None else pa.list_(leaf)
     if _is_number(a) and _is_number(b):
         if {a, b} <= {pa.float16(), pa.float32(), pa.float64()}:
             return max(a, b, key=lambda dtype: dtype.bit_width)
         wide = widest([a, b])
-        unsigned = pa.uint64() in (a, b) and wide == pa.int64()  # int64 does not hold all of them
-        return None if unsigned else wide
+        return None if _loses_values((a, b), wide) else wide
     if _is_time(a) and _is_time(b):
         zones = {t.tz for t in (a, b) if pa.types.is_timestamp(t)}
         return widest([a, b]) if len(zones) == 1 and pa.date64() not in (a, b) else None
     return None
 
 
-def _grew(both: pa.DataType, dtype: pa.DataType) -> bool:
-    """Whether values of a type are read in another one; a list of nulls only has no type yet."""
-    while is_list(both) and is_list(dtype):
-        both = both.value_type
+def _is_widened(dtype: pa.DataType, common: pa.DataType) -> bool:
+    """Whether values of a type are read in another, common one; nulls, and lists of nulls only, have no type yet."""
+    while is_list(common) and is_list(dtype):
+        common = common.value_type
         dtype = dtype.value_type
-    return both != dtype and not pa.types.is_null(dtype)
+    return common != dtype and not pa.types.is_null(dtype)
 
 
 def _is_number(dtype: pa.DataType) -> bool:
@@ -251,7 +267,7 @@ def _without_null(dtype: pa.DataType) -> pa.DataType:
 
 
 def check_together(plan: Plan, columns: Iterable[str]) -> None:
-    """The DataError of the first of the columns that the files of a plan disagree about."""
+    """Raise the DataError of the first of these columns about which the files of the plan disagree, if any."""
     apart = plan.options.get(APART, {})
     for name in columns:
         if name in apart:
@@ -259,13 +275,13 @@ def check_together(plan: Plan, columns: Iterable[str]) -> None:
             raise DataError(what, where=where, why=why, do=do)
 
 
-def differ(plan: Plan) -> bool:
-    """Whether files of a plan differ in their columns: what the plan says of them depends on who uses which."""
+def files_differ(plan: Plan) -> bool:
+    """Whether files of a plan differ in their columns: then its schema and notes depend on which columns are used."""
     return not plan.options.keys().isdisjoint((APART, ABSENT, GROWN, NUMBER_TEXTS))
 
 
 def without_unused(plan: Plan, used: Collection[str]) -> Plan:
-    """The plan without the columns that its files disagree about; a DataError for one that is used."""
+    """Return the plan without the columns about which its files disagree; DataError if one of them is used."""
     check_together(plan, [name for name in plan.schema if name in used])
     apart = plan.options.get(APART, {})
     columns = [column for column in plan.schema.columns if column.name not in apart]
@@ -273,8 +289,11 @@ def without_unused(plan: Plan, used: Collection[str]) -> Plan:
 
 
 def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
-    """The plan under a contract's rules for columns that some files lack: `evolve` reads nulls there, `freeze` refuses
-    the first such column by a DataError that names the file. The rules go before `source.missing`."""
+    """Apply a contract's rules for columns that some files lack to a plan.
+
+    `evolve` reads nulls there; `freeze` raises a DataError that names the file. The rules take precedence over
+    `source.missing`.
+    """
     apart = dict(plan.options.get(APART, {}))
     for number, names in plan.options.get(ABSENT, {}).items():
         for name in names:
@@ -285,19 +304,23 @@ def with_missing(plan: Plan, rules: Mapping[str, str]) -> Plan:
                     why="other files have it",
                     do="fix the file, or allow it in the contract: missing: evolve reads nulls there",
                 )
-            if rules.get(name) == "evolve" and apart.get(name, [""])[0] == missing_text(name):
+            # A column may be missing in one file and have two types in others: nulls settle the first only.
+            if rules.get(name) == "evolve" and name in apart and apart[name][0] == _describe_missing(name):
                 del apart[name]
     options = {**plan.options, APART: apart} if apart else {k: v for k, v in plan.options.items() if k != APART}
     return replace(plan, options=options)
 
 
-def missing_text(name: str) -> str:
+def _describe_missing(name: str) -> str:
+    """Write what the `Apart` of a missing column says happened: by this, missing columns are told from other ones."""
     return f"column {name!r} is missing in a file"
 
 
 def uniting_notes(plan: Plan, used: Collection[str]) -> list[str]:
-    """A sentence for each setting that a file showed, for row groups that the filter leaves out, and for each used
-    column that some files lack, or have in a narrower type, or whose numbers stay text."""
+    """Write a sentence for each setting that was recognised, and for row groups that the filter leaves out.
+
+    Also for each used column that some files lack, or have in a narrower type, or whose numbers stay text.
+    """
     texts = [*plan.options.get(NUMBER_TEXTS, {}).items(), *plan.options.get(GROWN, {}).items()]
     notes = [*plan.options.get(RECOGNISED, ()), *plan.options.get(FILTER_NOTE, ())]
     notes += [text for name, text in texts if name in used and name in plan.schema]

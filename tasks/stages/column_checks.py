@@ -14,7 +14,7 @@ from tasks.job.source_rules import check_splitting
 from tasks.shuffle.group_by_keys import check_runs
 from tasks.shuffle.parts import check_types
 from tasks.shuffle.row_sets import check_unique
-from tasks.sources.uniting import in_one_type
+from tasks.sources.uniting import advise_one_type
 from tasks.stages.trial import list_profiled_columns
 from tasks.storage import hive
 
@@ -71,5 +71,5 @@ def check_same_types(train: Schema, valid: Schema) -> None:
                 where="source.path and source.valid",
                 why=f"{dtype_name(column.dtype)} in the training data, {dtype_name(valid[name].dtype)} in the "
                 "validation data",
-                do=in_one_type(name, column.dtype, valid[name].dtype),
+                do=advise_one_type(name, column.dtype, valid[name].dtype),
             )

@@ -25,7 +25,7 @@ from tasks.job.source_rules import condition_columns
 from tasks.shuffle.row_order import compute_number_of_files
 from tasks.sources.bad_lines import bad_lines_text, target_of, write_bad_lines
 from tasks.sources.formats import read_options
-from tasks.sources.uniting import differ
+from tasks.sources.uniting import files_differ
 from tasks.stages.column_checks import check_columns, check_same_types
 from tasks.stages.plan_splits import check_run_needs, plan_splits
 from tasks.stages.planned_split import PlannedSplit
@@ -194,7 +194,7 @@ def _plan(
         if request.source.valid:
             check_same_types(planned["train"].plan.schema, planned["valid"].plan.schema)
         _note_plans(saved, planned)
-        depends_on_users = request.source.parse_once or any(differ(one.plan) for one in planned.values())
+        depends_on_users = request.source.parse_once or any(files_differ(one.plan) for one in planned.values())
         saved.data["users"] = users if depends_on_users else None
     numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
     run = {"fingerprint": wanted, "started": began, "files": numbers, "made_up": sample}

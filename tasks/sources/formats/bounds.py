@@ -1,4 +1,4 @@
-"""Checks of data from outside before they are used: whether Arrow's arrays are valid, and how large data will be.
+"""Limits of data from outside, checked before the data are used; also whether Arrow's arrays are valid.
 
 A few bytes of a file can promise, or decompress to, more than any memory holds.
 """
@@ -22,37 +22,36 @@ MOST_ROWS = 2**48  # of a row group or block: more than any file has
 
 
 def record_limit(options: ReadOptions) -> int:
-    """Bytes that one record of a text file may have: `source.max_record_bytes`."""
+    """Return the bytes that one record of a text file may have: `source.max_record_bytes`."""
     return int(options.get("max_record_bytes") or MOST_RECORD_BYTES)
 
 
 def block_limit(options: ReadOptions) -> int:
-    """Bytes that what is decoded at once may have: `source.max_block_bytes`, else a quarter of what this process may
-    use of the host's memory."""
+    """Return the bytes that may be decoded at once: `source.max_block_bytes`, else a quarter of what `_memory` says."""
     return int(options.get("max_block_bytes") or _memory() // 4)
 
 
 @cache
 def _memory() -> int:
-    """Bytes that this process may use: of the host, of its address space, of its container."""
+    """Return the bytes that this process may use: the least of host memory, RLIMIT_AS and the container's limit."""
     known = [psutil.virtual_memory().total, resource.getrlimit(resource.RLIMIT_AS)[0]]
     try:
         with open("/sys/fs/cgroup/memory.max") as file:  # noqa: PTH123
             known.append(int(file.read()))
     except (OSError, ValueError):  # no container, or none with a limit
         pass
-    return min(size for size in known if size > 0)
+    return min(size for size in known if size > 0)  # an address space without a limit is -1
 
 
 def check_block(path: str, nbytes: int, options: ReadOptions, what: str) -> None:
-    """A DataError if a block decodes to more bytes than `source.max_block_bytes`."""
+    """Raise a DataError if a block decodes to more bytes than `source.max_block_bytes`."""
     limit = block_limit(options)
     if nbytes > limit:
-        raise too_large(path, f"{what} has {binary_amount(nbytes)} decoded", limit)
+        raise make_block_error(path, f"{what} has {binary_amount(nbytes)} decoded", limit)
 
 
-def too_large(path: str, why: str, limit: int) -> DataError:
-    """The error for a block that decodes to more bytes than `limit`."""
+def make_block_error(path: str, why: str, limit: int) -> DataError:
+    """Make the error for a block that decodes to more bytes than `limit`."""
     return DataError(
         "a file decodes to more than is read at once",
         where=path,
@@ -64,7 +63,7 @@ def too_large(path: str, why: str, limit: int) -> DataError:
 
 
 def record_too_long(path: str, limit: int) -> DataError:
-    """The error for a text file with a record of more than `limit` bytes."""
+    """Make the error for a text file with a record of more than `limit` bytes."""
     return DataError(
         f"a record of a text file is longer than {binary_amount(limit)}",
         where=path,
@@ -76,7 +75,10 @@ def record_too_long(path: str, limit: int) -> DataError:
 
 
 def check_lines(data: bytes, path: str, options: ReadOptions) -> None:
-    """A DataError where a line has more bytes than `source.max_record_bytes`; looks at few bytes of each window."""
+    """Raise a DataError if a line has more bytes than `source.max_record_bytes`.
+
+    From each line end, search backwards from the last place where the next one may be: few bytes are looked at.
+    """
     limit = record_limit(options)
     start = 0
     while len(data) - start > limit:
@@ -88,7 +90,7 @@ def check_lines(data: bytes, path: str, options: ReadOptions) -> None:
 
 
 def check_columns(count: int, path: str) -> None:
-    """A DataError for more columns than any table has."""
+    """Raise a DataError for more columns than any table has."""
     if count > MOST_COLUMNS:
         raise DataError(
             f"a file has {count:,} columns",
@@ -99,7 +101,7 @@ def check_columns(count: int, path: str) -> None:
 
 
 def depth_of(dtype: pa.DataType) -> int:
-    """How deep lists and structs lie in each other; counted without recursion, which a file could exhaust."""
+    """Count how deep lists and structs lie in each other; without recursion, whose limit a file could exceed."""
     deepest = 0
     todo = [(dtype, 0)]
     while todo:
@@ -110,17 +112,20 @@ def depth_of(dtype: pa.DataType) -> int:
 
 
 def readable(schema: pa.Schema) -> pa.Schema:
-    """The schema, whose names are text (UnicodeDecodeError, a ValueError, where one is not); without metadata."""
+    """Check that all names of a schema are text; return it without metadata.
+
+    UnicodeDecodeError, which is a ValueError, for a name that is not.
+    """
     todo = list(schema)
     while todo:
         field = todo.pop()
-        _ = field.name
+        _ = field.name  # decodes the name
         todo += [field.type.field(i) for i in range(field.type.num_fields)]
     return schema.remove_metadata()
 
 
 def check_depth(schema: pa.Schema, path: str) -> None:
-    """A DataError for values nested deeper than `MOST_DEPTH`."""
+    """Raise a DataError for values nested deeper than `MOST_DEPTH`."""
     for field in schema:
         if depth_of(field.type) > MOST_DEPTH:
             raise make_depth_error(path, f"column {field.name!r}")
@@ -136,21 +141,22 @@ def make_depth_error(path: str, what: str) -> DataError:
 
 
 def validate_table(table: pa.Table, encoded: bool = False) -> pa.Table:
-    """The table, whose arrays are what they say: offsets, sizes, dictionary indices, UTF-8 (pa.ArrowInvalid).
+    """Validate the arrays of a table (offsets, sizes, dictionary indices, UTF-8) and return it.
 
-    `encoded`: a decoder made the dictionary indices and checked them, so that the dictionaries' values are all that is
-    looked at of columns that have one. Numbers cost no time, texts about that of copying them.
+    pa.ArrowInvalid, with the name of the column, if an array is damaged. `encoded`: a decoder made and checked the
+    dictionary indices, so of encoded columns only the values of the dictionaries are validated. Numbers cost no time,
+    texts about that of copying them.
     """
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             for chunk in column.chunks:
                 dictionary = encoded and pa.types.is_dictionary(chunk.type)
-                (chunk.dictionary if dictionary else chunk).validate(full=_varies(chunk.type))
+                (chunk.dictionary if dictionary else chunk).validate(full=_has_contents_to_check(chunk.type))
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(f"column {name!r}: {str(error).splitlines()[0]}") from None
     return table
 
 
-def _varies(dtype: pa.DataType) -> bool:
-    """Whether values have more to be checked than their number."""
+def _has_contents_to_check(dtype: pa.DataType) -> bool:
+    """Whether contents can be invalid (lists, texts, dictionaries): of numbers, only the length of the array can."""
     return not pa.types.is_primitive(leaf_type(dtype)) or leaf_type(dtype) is not dtype

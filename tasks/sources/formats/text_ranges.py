@@ -18,7 +18,7 @@ from tasks.core.dtypes import dtype_name, is_list
 from tasks.core.plan import File, Limits, Piece, ReadOptions, Unit
 from tasks.engines.algorithms.written_numbers import Written
 from tasks.errors import DataError
-from tasks.sources.formats.bounds import block_limit, check_lines, record_limit, record_too_long, too_large
+from tasks.sources.formats.bounds import block_limit, check_lines, make_block_error, record_limit, record_too_long
 from tasks.sources.formats.readable_lines import (
     BOM,
     HEADER_AGAIN,
@@ -649,7 +649,7 @@ def decompress_file(file: File, options: ReadOptions) -> bytes:
     try:
         members = read_members(file, options.get("storage_options"), most=most, opened=open_text(file, options))
     except OverflowError:
-        raise too_large(file.path, "a compressed text file is read as a whole", most) from None
+        raise make_block_error(file.path, "a compressed text file is read as a whole", most) from None
     texts = [(name, _as_utf8(data, file.path, options, True)) for name, data in members]
     return texts[0][1] if len(texts) == 1 else _one_text(texts, file.path, options)
 

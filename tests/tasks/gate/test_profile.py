@@ -31,7 +31,7 @@ from tasks.graph.seen import Seen, merge_seen, parse_seen
 from tasks.job import profiles
 from tasks.job.output_check import list_damages
 from tasks.manifest import Manifest
-from tasks.profile.column_figures import make_column_profile, make_profiles_of_columns
+from tasks.profile.column_figures import make_column_profile, make_column_profiles
 from tasks.profile.output_profile import ColumnProfile, Profile, StepProfile, bin_edges, bin_of
 from tasks.stages import ingest
 from tasks.stages import statistics as statistics_stage
@@ -105,7 +105,7 @@ def seen_of(
 
 
 def of_seen(seen: Seen, dtype: pa.DataType) -> ColumnProfile:
-    return make_profiles_of_columns({"x": dtype}, seen.columns, seen.sample, seen.step)["x"]
+    return make_column_profiles({"x": dtype}, seen.columns, seen.sample, seen.step)["x"]
 
 
 def plain(column: pa.Array) -> tuple[int, list[Any]]:
