@@ -15,7 +15,7 @@ from tasks.graph.failed_casts import Record, sum_records
 from tasks.graph.seen import Seen
 from tasks.learning import growth, large_table_types, large_tables
 from tasks.learning.handles import Handles
-from tasks.learning.partials import Observed, Partial, merge, with_size
+from tasks.learning.partials import WHOLE, Observed, Partial, merge, with_size
 from tasks.ops.fitted_values import FittedValues
 from tasks.ops.keyed import Keyed
 
@@ -204,7 +204,7 @@ class _Described(NamedTuple):
 
 
 def _summarize_partials(observed: Observed) -> _Described:
-    counts = {key: large_tables.rows_of(p.step.op, p.tree.get((-1, 0))) for key, p in observed.partials.items()}
+    counts = {key: large_tables.rows_of(p.step.op, p.tree.get(WHOLE)) for key, p in observed.partials.items()}
     return _Described(counts, observed.halved, observed.failed, observed.seen)
 
 
@@ -219,11 +219,11 @@ def _split(observed: Observed, steps: set[str], large: set[str]) -> Observed:
     for key in large:
         step = partials[key].step
         tree = partials[key].tree
-        partials[key] = Partial(step, {(-1, 0): large_tables.split(step.op, tree[-1, 0])})
+        partials[key] = Partial(step, {WHOLE: large_tables.split(step.op, tree[WHOLE])})
     return with_size(Observed(partials))
 
 
 def _chain(observed: Observed, key: str, number: int, count: int) -> large_table_types.Chain:
     """Chain `number` of `count` of a step."""
     partial = observed.partials[key]
-    return large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[-1, 0], number, count)
+    return large_tables.chain_of(partial.step.op, partial.step.unit, partial.tree[WHOLE], number, count)

@@ -31,7 +31,7 @@ from tasks.learning.count_tables import CountTables
 from tasks.learning.finalize import Concluded, conclude
 from tasks.learning.growth import Base, change_of, frozen_values, working_here
 from tasks.learning.handles import Handles
-from tasks.learning.partials import Observed, Partial, Phase, join_siblings, merge, with_size
+from tasks.learning.partials import WHOLE, Observed, Partial, Phase, join_siblings, merge, with_size
 from tasks.learning.refit_modes import Mode, behind, describe_changed_tables
 from tasks.ops.base import Learned
 from tasks.ops.continuous import Normalize
@@ -316,7 +316,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
             if order_free(step, work.bound):
                 with evaluation.note_users_code(step):
                     observed = op.observe_unit(columns, step.unit, context)
-                tree = {(-1, 0): large_tables.split_if_large(op, observed)}
+                tree = {WHOLE: large_tables.split_if_large(op, observed)}
             else:
                 with evaluation.note_users_code(step):
                     by_block = op.observe_blocks(columns, step.unit, context, offsets[step.space])

@@ -21,14 +21,17 @@ from tasks.graph.seen import Seen
 from tasks.learning import large_tables
 from tasks.ops.base import Learned
 
-Tree = dict[tuple[int, int], Any]  # (level, index) -> partial of the blocks [index 2^level, (index + 1) 2^level)
+Tree = dict[tuple[int, int], Any]  # (level, index) -> value of the blocks [index 2^level, (index + 1) 2^level)
+WHOLE = (-1, 0)  # the place of the only value of a tree, if values may be merged in any order
 
 
 @dataclass(frozen=True)
 class Phase(PickledFields):
-    """One pass over the source: the steps that learn in it; in further passes the steps with an open question.
+    """One pass over the source, and the steps that learn in it: those of one depth.
 
-    `unchanged` are the keys of the steps that do not look at the rows, since a refit leaves them as they are.
+    `questions` has, by step, what the operator still asks (`Learned.refine`); it is None in the first pass over these
+    steps, in which all of them learn. `unchanged` are the keys of the steps that do not look at the rows, since a refit
+    leaves them as they are. Partitions are halved down to `floor` bytes if memory is short.
     """
 
     work: Work
@@ -48,9 +51,10 @@ class Phase(PickledFields):
 
 @dataclass(frozen=True)
 class Partial:
-    """What a step observed in some blocks: the complete subtrees of a fixed tree, so that all merges give the same.
+    """What a step observed in some blocks.
 
-    If merging is exact in any order, one value, as the tree {(-1, 0): value}.
+    `tree` has a value for each complete subtree of a fixed binary tree over all blocks. So the same values are merged
+    with each other in every run. If merging is exact in any order, the tree has one value, under `WHOLE`.
     """
 
     step: Step
@@ -59,8 +63,10 @@ class Partial:
 
 @dataclass(eq=False)
 class Observed(TaskResult):
-    """The partials of some blocks by step, how often a partition was halved to make them, the casts that failed, and
-    what was seen of the rows."""
+    """The partials of some blocks, by step.
+
+    Also how often a partition was halved for them, the casts that failed, and what was seen of the rows.
+    """
 
     partials: dict[str, Partial]
     halved: int = 0
@@ -76,15 +82,20 @@ class Observed(TaskResult):
 
 
 def whole_of(op: Learned, tree: Tree) -> object:
-    """The partial of all blocks of a tree, merged in their order."""
+    """Merge the values of a tree in the order of their blocks; None for an empty tree."""
     whole = None
-    for _place, value in sorted(tree.items(), key=lambda item: item[0][1] << max(item[0][0], 0)):
-        whole = value if whole is None else op.merge(whole, value)
+    for place in sorted(tree, key=_first_block):
+        whole = tree[place] if whole is None else op.merge(whole, tree[place])
     return whole
 
 
+def _first_block(place: tuple[int, int]) -> int:
+    level, index = place
+    return index << max(level, 0)
+
+
 def with_size(observed: Observed) -> Observed:
-    """The same partials, computed (GPUs work behind), with `nbytes` cached before other threads read it."""
+    """Wait for the GPU, which works asynchronously, and cache `nbytes` before other threads read it."""
     engines.synchronize()
     _ = observed.nbytes
     return observed
@@ -92,7 +103,7 @@ def with_size(observed: Observed) -> Observed:
 
 @retry_without_cache
 def merge(partials: Sequence[Observed]) -> Observed:
-    """The partials of several partitions as one."""
+    """Merge the partials of several partitions."""
     if len(partials) == 1:
         return partials[0]
     merged: dict[str, Partial] = {}
@@ -101,10 +112,10 @@ def merge(partials: Sequence[Observed]) -> Observed:
         trees = [p.partials[key].tree for p in partials]
         assert isinstance(op, Learned)
         try:
-            if (-1, 0) in first.tree:
-                tree = {(-1, 0): large_tables.merge_all(op, [t[-1, 0] for t in trees])}
+            if WHOLE in first.tree:
+                tree = {WHOLE: large_tables.merge_all(op, [t[WHOLE] for t in trees])}
             else:
-                tree = join_siblings(op, {place: partial for t in trees for place, partial in t.items()})
+                tree = join_siblings(op, {place: value for t in trees for place, value in t.items()})
         except Exception as error:
             raise explain_error(error, first.step, "statistics") from error
         merged[key] = Partial(first.step, tree)
@@ -116,7 +127,7 @@ def merge(partials: Sequence[Observed]) -> Observed:
 def join_siblings(op: Learned, tree: Tree) -> Tree:
     """Merge two subtrees with the same parent into that parent, until no such pair is left.
 
-    So the same partials are merged with each other in any order of arrival.
+    So the same pairs are merged whatever the order in which the values arrive.
     """
     tree = dict(tree)
     for level in range(64):

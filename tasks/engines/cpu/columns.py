@@ -38,7 +38,7 @@ def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def series(values: Column) -> Column:
-    """Decode the column for a user's function."""
+    """Return the column as a user's function takes it: decoded. (The GPU's `series` also changes some types.)"""
     return decode(values)
 
 
@@ -81,7 +81,7 @@ def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
-    """The column of raw numbers and their validity (None: no nulls), of the Arrow type of the numbers or `dtype`."""
+    """Make a column of raw numbers and their validity (None: no nulls); `dtype` is by default that of the numbers."""
     return column(build(values, valid, dtype))
 
 
@@ -136,7 +136,7 @@ def clip(values: Column, low: float | None, high: float | None) -> Column:
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
-    """Compute (x - shift) / scale in float64, and convert it to `dtype`; null stays."""
+    """Compute (x - shift) / scale in float64, and convert it to `dtype`; null and NaN stay."""
     data, valid = numbers(values)
     with np.errstate(all="ignore"):  # in the place of a null there may be any number
         out = np.subtract(data, shift, dtype=np.float64)
@@ -146,7 +146,7 @@ def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Co
 
 
 def log1p(values: Column, dtype: pa.DataType) -> Column:
-    """ln(1 + x) in float64, then in `dtype`; -1 gives -inf, below null."""
+    """Compute ln(1 + x) in float64, and convert it to `dtype`; -1 gives -inf, values below -1 give null."""
     data, valid = numbers(values)
     with np.errstate(all="ignore"):
         out = np.log1p(data.astype(np.float64)).astype(dtype.to_pandas_dtype())
@@ -154,9 +154,9 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:
-    """The moments (`tasks.engines.algorithms.moments`) of the non-null values of each run [starts[i], starts[i + 1]).
+    """Compute the moments of the non-null values of each run [starts[i], starts[i + 1]), in float64 with pairwise sums.
 
-    Computed in float64 with pairwise sums.
+    `tasks.engines.algorithms.moments` defines them.
     """
     data, valid = numbers(values)
     by_run = []
@@ -167,12 +167,13 @@ def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, flo
 
 
 def _compute_moments(data: np.ndarray) -> Moments:
+    """Compute the moments of float64 values; the squares stay those of the scaled values, as `Moments` defines them."""
     if not len(data):
         return 0, 0.0, 0.0, 0.0, 0.0
     low = float(data.min())
     high = float(data.max())
     power = power_of(low, high)
-    data = np.ldexp(data, -power) if power else data
+    data = np.ldexp(data, -power) if power else data  # so that squares stay within float64
     with np.errstate(all="ignore"):  # infinite values have moments that are not finite
         mean = float(np.add.reduce(data) / len(data))
         data -= mean
@@ -194,12 +195,15 @@ def leaves(values: Column) -> Column:
 
 
 def with_leaves(values: Column, new: Column) -> Column:
-    """Lists of the same lengths as `values` with the elements `new`; null lists stay null."""
+    """Make lists of the same lengths as `values` with the elements `new`; null lists stay null."""
     arrow = array(values)
     counts = np.asarray(pc.fill_null(pc.list_value_length(arrow), 0), dtype=np.int64)
     offsets = np.zeros(len(arrow) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
-    bits = None if arrow.null_count == 0 else pa.array(arrow.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+    bits = None
+    if arrow.null_count:
+        # The data of a new boolean array are validity bits without the offset that those of a slice would have.
+        bits = pa.array(arrow.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
     child = array(new)
     return column(
         pa.Array.from_buffers(pa.list_(child.type), len(arrow), [bits, pa.py_buffer(offsets)], children=[child])
@@ -224,22 +228,30 @@ def text(values: Column) -> Column:
     return values if plain_type(arrow.type) == pa.string() else column(pc.cast(arrow, pa.string()))
 
 
+_TESTS = {"contains": pc.match_substring, "starts": pc.starts_with, "ends": pc.ends_with}
+
+
 def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
-    """The values of each row as one text, not dictionary-encoded; null if any value is null. With `escape`, separators
-    in values are escaped."""
+    """Join the values of each row to one text, not dictionary-encoded; null if any value is null.
+
+    With `escape`, separators in values are escaped.
+    """
     texts = [array(decode(text(c))) for c in columns]
     joined = pc.binary_join_element_wise(*texts, sep, null_handling="emit_null")
     tests, replacements = escapes(sep) if escape else ([], [])
-    ambiguous = [mask for t in texts for test, part in tests if pc.any(mask := TESTS[test](t, part)).as_py()]
+    # Only rows whose text could be split in two ways are escaped (see `escapes`).
+    ambiguous = []
+    for values in texts:
+        for test, part in tests:
+            passes = _TESTS[test](values, part)
+            if pc.any(passes).as_py():
+                ambiguous.append(passes)
     if not ambiguous:
         return column(joined)
     for letter, replacement in replacements:
         texts = [pc.replace_substring(t, letter, replacement) for t in texts]
     escaped = pc.binary_join_element_wise(*texts, sep, null_handling="emit_null")
     return column(pc.if_else(pc.fill_null(functools.reduce(pc.or_kleene, ambiguous), False), escaped, joined))
-
-
-TESTS = {"contains": pc.match_substring, "starts": pc.starts_with, "ends": pc.ends_with}
 
 
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
@@ -253,13 +265,13 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     def part(number: int) -> Column:
         sliced = array(pc.list_slice(lists, number, number + 1, return_fixed_size_list=True))
         texts = pc.if_else(valid, sliced.values.slice(sliced.offset, len(sliced)), pa.scalar(None, pa.string()))
-        return on_dictionary(values, lambda _: texts)
+        return on_dictionary(values, lambda _strings: texts)  # `texts` were computed from these strings
 
     return [part(number) for number in range(parts)]
 
 
 def to_time(values: Column) -> pa.Array:
-    """Timestamps in UTC of a column of times, dates or ISO texts; a text may end in UTC, Z or an offset."""
+    """Convert times, dates or ISO texts to timestamps in UTC; a text may end in UTC, Z or an offset."""
     arrow = array(values)
     if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
@@ -281,7 +293,10 @@ PARTS = {
 
 
 def date_part(values: Column, part: str) -> Column:
-    """hour, minute, second, weekday (Monday 0), day, month, year or dayofyear in UTC, int16; null stays."""
+    """Compute a part of each time in UTC, int16; null stays.
+
+    `part` is hour, minute, second, weekday (Monday 0), day, month, year or dayofyear.
+    """
     return column(pc.cast(PARTS[part](to_time(values)), pa.int16()))
 
 

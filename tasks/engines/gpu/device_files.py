@@ -1,4 +1,7 @@
-"""Reads partitions of Parquet files straight to the GPU, writes files from it, and measures its memory."""
+"""Reads partitions of Parquet files straight to the GPU, writes files from it, and measures its memory.
+
+The name of a Series marks a type that cuDF lacks (`tasks.engines.convert.gpu_types`), or a date.
+"""
 
 from __future__ import annotations
 
@@ -47,16 +50,18 @@ DICTIONARIES = plc.io.types.DictionaryPolicy.NEVER
 CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 
 OPEN_FILES = 256  # of one call of the reader: often a process may open only 1,024
-Read = tuple[list[File], list[list[int]], int, int]  # files, their row groups, rows skipped, rows taken (-1: all)
+# One call of cuDF's reader: files, the row groups of each, rows skipped, rows taken (-1: all rows of the row groups).
+Read = tuple[list[File], list[list[int]], int, int]
 
 
 # Reading
 
 
 def read_partition(plan: Plan, partition: Partition, columns: Sequence[str]) -> dict[str, Column]:
-    """Read those columns of a partition that cuDF can read, of local Parquet files; {} if it cannot read the partition.
+    """Read those columns of a partition that cuDF can read, of local Parquet files.
 
-    The host's reader reads the others, and turns lists into rows.
+    The host's reader reads the other columns, and turns lists into rows. It reads the whole partition if this returns
+    {}. A DataError, for a file that has changed since the plan, is raised.
     """
     names = [name for name in columns if _is_readable(plan, name)]
     if not names or EXPLODED in plan.options or any("://" in f.path for f in plan.files):
@@ -81,7 +86,7 @@ def _is_readable(plan: Plan, name: str) -> bool:
     """Say whether cuDF can read a column.
 
     It cannot read the names of folders, which are not in the files. It does not read UUIDs as text, wraps times of 96
-    bits, and lacks the types that need a mark.
+    bits, and lacks the types that need a mark. A source that is a frame has no `format`.
     """
     if getattr(plan, "format", None) != "parquet" or name in plan.options.get("folders", ()):
         return False
@@ -94,6 +99,7 @@ def _is_readable(plan: Plan, name: str) -> bool:
 
 
 def _is_type_readable(leaf: pa.DataType) -> bool:
+    """Say whether cuDF reads and writes the type as it is."""
     plain = pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf)
     return (
         plain
@@ -135,7 +141,7 @@ def _read_rows(read: Read, columns: list[str], differ: bool) -> plc.Table:
     """Read the rows of one call of the reader; DataError if a file has changed since the plan.
 
     cuDF opens the files through descriptors that were compared with the plan, so that it reads no other files.
-    `differ`: the files may differ in other columns.
+    `differ`: the files may differ in other columns, which are not read here.
     """
     files, groups, skip, rows = read
     with ExitStack() as opened:
@@ -197,10 +203,8 @@ def write_file(table: cudf.DataFrame | Mapping[str, Column], path: str, spec: Ou
 def write_runs(tables: Iterator[cudf.DataFrame], path: str, spec: OutputSpec) -> str | None:
     """Write tables one after another as one file; return its digest if it is known.
 
-    The iterator creates each table after the one before is written.
-
-
-    The bytes are those of all rows at once if every table but the last has a whole number of `run_unit` rows.
+    The iterator creates each table after the one before is written. The file is byte for byte that of `write_file`
+    with all rows if every table but the last has a multiple of `run_unit` rows.
     """
     if not _on_device(spec):
         host_files.write_runs((host_columns(table, spec.schema) for table in tables), path, spec)
@@ -232,6 +236,9 @@ def run_unit(spec: OutputSpec) -> int:
     return 0 if unzoned else spec.output.row_group_size or ROW_GROUP
 
 
+# Memory
+
+
 def device_memory() -> tuple[int, int]:
     """Return (free, all) bytes of the GPU."""
     free, total = cupy.cuda.runtime.memGetInfo()
@@ -249,6 +256,9 @@ def allocatable() -> int:
             return min(total, int(resource.pool_size()))
         resource = getattr(resource, "upstream_mr", None)
     return total
+
+
+# Writing: what both ways of writing use
 
 
 def _on_device(spec: OutputSpec) -> bool:
@@ -272,7 +282,10 @@ def _to_stored_column(table: cudf.DataFrame | Mapping[str, Column], name: str, w
 
 
 def _open_writer(first: plc.Table, sink: plc.io.SinkInfo, spec: OutputSpec) -> plc.io.parquet.ChunkedParquetWriter:
-    """Open cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them."""
+    """Open cuDF's writer of several tables, with the settings of `_write_parquet`; `first` is the first of them.
+
+    It has no `utc_timestamps`: files with times without a zone are never written here (see `run_unit`).
+    """
     schema = spec.schema
     output = spec.output
     options = (
@@ -308,7 +321,7 @@ def _are_types_writable(schema: Schema) -> bool:
     leaves = [c.leaf for c in schema.columns]
     zones = {t.tz is not None for t in leaves if pa.types.is_timestamp(t)}
     known_to_cudf = all(mark_of(c.dtype) is None for c in schema.columns)
-    # cuDF marks all times of a file as UTC or none.
+    # cuDF marks all times of a file as UTC or none: `zones` has one item if all have a zone, or none has.
     return known_to_cudf and all(_is_type_readable(leaf) for leaf in leaves) and len(zones) < 2
 
 
