@@ -1,4 +1,7 @@
-"""The sections `source`, `output` and `run` of a job, as stages take them: checked values with defaults."""
+"""The sections of a job that stages take: source, output, run, refit and checks, as checked values with defaults.
+
+Also the parsers of their values: sizes, seconds, days, dates and times of day.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,24 @@ from datetime import date, datetime
 from encodings.aliases import aliases
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.strict_json import JsonObject
 from tasks.core.units import nanoseconds
-from tasks.errors import JobError, near
+from tasks.errors import JobError, mistakes, near, place_text
 
-# codecs that make text of text, or whose names are those of parts of Python
+# Python's codecs that are not encodings of files: those of host names, and Python's own escapes. `codecs.lookup` gives
+# some of them with a hyphen, others with an underscore.
 NO_ENCODINGS = (
     "idna",
     "punycode",
@@ -45,7 +58,7 @@ STAGES = ("ingest", "statistics", "transform", "shuffle_write")  # in their orde
 
 
 def parse_bytes(text: int | float | str) -> int:
-    """Bytes of 1GB, 64MiB, 1e9 or a plain number, as Dask reads sizes.
+    """Parse a size to bytes: 1GB, 64MiB, 1e9 or a plain number, as Dask reads sizes.
 
     >>> parse_bytes("1GB"), parse_bytes("64MiB"), parse_bytes("1e9"), parse_bytes(512)
     (1000000000, 67108864, 1000000000, 512)
@@ -67,7 +80,7 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_seconds(text: int | float | str) -> float:
-    """Seconds of 10m, 1.5h, 2d, 30s or a plain number.
+    """Parse a duration to seconds: 10m, 1.5h, 2d, 30s or a plain number.
 
     >>> parse_seconds("10m"), parse_seconds(0)
     (600.0, 0.0)
@@ -83,19 +96,19 @@ def parse_seconds(text: int | float | str) -> float:
 
 
 def date_text(value: object) -> object:
-    """A date of YAML, `date: 2026-11-22`, as text."""
+    """Convert a date of YAML, `date: 2026-11-22`, to text; other values stay."""
     return value.isoformat() if isinstance(value, (date, datetime)) else value
 
 
 def clock_text(value: object) -> object:
-    """A time of day of YAML as text: without quotes `10:30` is the number 630."""
+    """Convert a time of day of YAML to text: without quotes `10:30` is the number 630."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 24 * 60:
         return f"{value // 60:02d}:{value % 60:02d}"
     return value
 
 
 def null_word(value: object) -> object:
-    """The null of YAML, `missing: null`, as the word."""
+    """Convert the null of YAML, `missing: null`, to the word."""
     return "null" if value is None else value
 
 
@@ -108,19 +121,20 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int |
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-def split_value(value: object) -> object:
-    """Dates of YAML as text, also in lists."""
+def date_texts(value: object) -> object:
+    """Convert dates of YAML to text, also in lists."""
     return [date_text(one) for one in value] if isinstance(value, list) else date_text(value)
 
 
 SplitScalar = bool | int | float | str
 SplitValue = Annotated[
     SplitScalar | list[SplitScalar] | None,
-    BeforeValidator(split_value, json_schema_input_type=SplitScalar | list[SplitScalar] | None),
+    BeforeValidator(date_texts, json_schema_input_type=SplitScalar | list[SplitScalar] | None),
 ]
 
 
 def some_path(path: V) -> V:
+    """Refuse an empty path, also in a list; return what was given."""
     for one in path if isinstance(path, list) else [path]:
         if isinstance(one, str) and not one.strip():
             raise ValueError("the path is empty; write . for the current folder")
@@ -134,8 +148,8 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
-        """`files: true` is a mistake, not one file."""
+    def _refuse_bool_for_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false for numbers: `files: true` is a mistake, not one file."""
         if isinstance(value, bool):
             kind = cls.model_fields[info.field_name or ""].annotation
             kinds = {kind, *get_args(kind)}
@@ -155,7 +169,7 @@ class Sample(Section):
     later: bool = Field(False, description="of the sample ecommerce: the rows at source.valid are of the next month")
 
     @model_validator(mode="after")
-    def _has_a_next_month(self) -> Sample:
+    def _check_later(self) -> Sample:
         if self.later and self.name != "ecommerce":
             raise ValueError(f"later is of the sample ecommerce, not of {self.name}")
         return self
@@ -213,7 +227,7 @@ class SplitRule(Section):
     )
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> SplitRule:
+    def _check_keys_of_rule(self) -> SplitRule:
         wants_column = self.by in ("time", "column", "last")
         wants_keys = self.by in ("hash", "last")
         if wants_column != (self.column is not None):
@@ -270,7 +284,7 @@ class SplitRule(Section):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """train, and what else is asked for."""
+        """The splits that the rule makes: train, and valid and test if they are given."""
         return ("train", *(name for name in ("valid", "test") if getattr(self, name) is not None))
 
     @property
@@ -284,7 +298,7 @@ class SplitRule(Section):
         return self.by == "time" and any(_is_share(value) for value in (self.valid, self.test))
 
     def share_of(self, split: str) -> float | None:
-        """The share of the rows, or of the keys, that a split gets; None where the rows decide.
+        """Return the share of the rows, or of the keys, that a split gets; None if the values in the rows decide.
 
         >>> rule = SplitRule(by="fraction", valid=0.1, test=0.2)
         >>> round(rule.share_of("train"), 3), rule.share_of("test")
@@ -399,11 +413,11 @@ class Source(Section):
 
     model_config = ConfigDict(**Section.model_config, populate_by_name=True)
 
-    _some = field_validator("path", "valid", mode="before")(some_path)
+    _path_is_not_empty = field_validator("path", "valid", mode="before")(some_path)
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The sub-folders of the output: none, or train, valid and test, as far as there are any."""
+        """The sub-folders of the output: train, valid and test, if any; else one split with an empty name."""
         if self.split:
             return self.split.splits
         return ("train", "valid") if self.valid else ("",)
@@ -414,7 +428,7 @@ class Source(Section):
         return [path for one in (self.path, self.valid) if one for path in ([one] if isinstance(one, str) else one)]
 
     def plan_name(self, split: str) -> str:
-        """The plan that a split is of: the splits of one source share one, whose name is empty."""
+        """Return the name of the plan of a split: all splits of one source share a plan, whose name is empty."""
         return "" if self.split else split
 
     @model_validator(mode="after")
@@ -434,14 +448,14 @@ class Source(Section):
 
     @field_validator("decimal")
     @classmethod
-    def _decimal_sign(cls, sign: str | None) -> str | None:
+    def _check_decimal_sign(cls, sign: str | None) -> str | None:
         if sign is not None and sign not in (".", ","):
             raise ValueError(f"{sign!r} is not a decimal sign: give a point or a comma")
         return sign
 
     @field_validator("quote", "escape", "comment")
     @classmethod
-    def _one_sign(cls, sign: str | None, info: ValidationInfo) -> str | None:
+    def _check_sign(cls, sign: str | None, info: ValidationInfo) -> str | None:
         if sign == "" and info.field_name == "quote":
             return sign
         if sign is not None and (len(sign) != 1 or not sign.isascii() or sign in "\0\r\n"):
@@ -450,7 +464,7 @@ class Source(Section):
 
     @field_validator("encoding")
     @classmethod
-    def _some_encoding(cls, name: str) -> str:
+    def _check_encoding(cls, name: str) -> str:
         try:
             "a".encode(name)
             known = codecs.lookup(name).name
@@ -462,14 +476,14 @@ class Source(Section):
 
     @field_validator("bad_lines")
     @classmethod
-    def _some_file(cls, name: str) -> str:
+    def _check_bad_lines(cls, name: str) -> str:
         if not name.strip() or name.endswith("/"):
             raise ValueError("give error, skip, or the path of a file")
         return name
 
     @field_validator("delimiter")
     @classmethod
-    def _one_character(cls, delimiter: str | None) -> str | None:
+    def _check_delimiter(cls, delimiter: str | None) -> str | None:
         if delimiter is not None and not (0 < len(delimiter) <= 20 and {*delimiter}.isdisjoint('"\r\n\0')):
             raise ValueError(
                 f"{delimiter!r} cannot stand between values: give up to 20 characters, no quote, no line end"
@@ -515,7 +529,7 @@ class Output(Section):
     )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
 
-    _some = field_validator("path", mode="before")(some_path)
+    _path_is_not_empty = field_validator("path", mode="before")(some_path)
 
     @property
     def chooses_files(self) -> bool:
@@ -523,7 +537,7 @@ class Output(Section):
         return self.files is None and self.files_per_worker is None and self.rows_per_file is None
 
     @model_validator(mode="after")
-    def one_way_to_say_how_many(self) -> Output:
+    def _check_keys_fit_together(self) -> Output:
         named = [k for k in ("files", "files_per_worker", "rows_per_file") if getattr(self, k) is not None]
         if len(named) > 1:
             raise ValueError(f"{' and '.join(named)} contradict each other: give one")
@@ -569,7 +583,7 @@ def collector_file(address: str) -> str | None:
 
 
 class Run(Section):
-    """How the work is done; none of it changes a row of the output."""
+    """How the work is done; only `date` and `timezone`, which say what is read, change rows of the output."""
 
     exchange: Literal["auto", "memory", "disk"] = Field("auto", description="where rows wait for their file")
     scratch: str | None = Field(None, description="folder for the work in progress, instead of one next to the output")
@@ -606,7 +620,7 @@ class Run(Section):
     )
     ask_timeout: Seconds = Field(
         72_000.0,
-        description="how long a question of the gate is open; after that the run is stopped; 20h if empty",
+        description="how long a question of the gate is open; after that the run is stopped; 20h by default",
     )
     if_empty: Literal["fail", "skip"] = Field(
         "fail", description="when there are no data: a failed run, or a completed one that writes nothing"
@@ -620,7 +634,7 @@ class Run(Section):
 
 
 def parse_days(text: int | str) -> int:
-    """Days of 365d, 52w or a plain number.
+    """Parse a number of days: 365d, 52w or a plain number.
 
     >>> parse_days("365d"), parse_days("52w"), parse_days(30)
     (365, 364, 30)
@@ -659,7 +673,7 @@ class Refitting(Section):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the further keys say: merge or freeze, by operator or entry."""
+        """The further keys: merge or freeze, by operator or entry."""
         return dict(self.model_extra or {})
 
 
@@ -730,20 +744,16 @@ class Checks(Section):
         return self
 
     def check(self, name: str) -> Check:
-        """The settings of a check by its name."""
+        """Return the settings of a check by its name."""
         check: Check = getattr(self, name)
         return check
 
 
 def make_section(section: type[S], values: JsonObject, where: str, known_as: str = "") -> S:
-    """The section made of plain values; what pydantic refuses becomes one JobError with near names.
+    """Make a section of plain values; what pydantic refuses becomes one JobError with near names.
 
-    `known_as` is what takes these values in NVTabular, whose names are refused with what to write here.
+    `known_as` is the NVTabular function or class with these parameters: its parameter names are refused with a hint.
     """
-    from pydantic import ValidationError
-
-    from tasks.errors import mistakes, near, place_text
-
     try:
         return section(**values)
     except ValidationError as error:
