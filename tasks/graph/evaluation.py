@@ -181,8 +181,8 @@ class Evaluation:
             # Steps that run again count again.
             self.met = {key: counts for key, counts in self.met.items() if key in runs}
             steps = {origin: self.bound.steps.get(origin) for origin in self.computed}
-            kept = {origin: self.computed[origin] for origin, s in steps.items() if s is None or s.key in runs}
-            self.computed = engine.take(kept, places)
+            unchanged = {origin: self.computed[origin] for origin, s in steps.items() if s is None or s.key in runs}
+            self.computed = engine.take(unchanged, places)
             return
         columns = {origin: column for origin, column in self.computed.items() if self._space_of(origin) == space}
         self.computed |= engine.take(columns, places)
