@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.commands.console import ascii_yaml, print_document, terminal
 from tasks.errors import DataError
+
+if TYPE_CHECKING:
+    from tasks.gate.comparison import OutputDifference, Side
 
 
 def diff(
@@ -17,7 +20,9 @@ def diff(
     now: Annotated[
         Path, typer.Argument(help="another one; v0007 is looked for next to the first, and in it", show_default=False)
     ],
-    all_: Annotated[bool, typer.Option("--all", help="show every distribution, not only those that moved")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="show every distribution whole, not only the largest changes")
+    ] = False,
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
 
@@ -32,15 +37,20 @@ def diff(
     from tasks.gate.comparison import compare_outputs
     from tasks.storage.own_files import SPLITS
 
-    first = _output(before)
-    near = [before.parent / now, before / now] if len(now.parts) == 1 else []
-    second = _output(next((path for path in (now, *near) if path.exists()), (near or [now])[0]))
-    if sum((first / split).is_dir() for split in SPLITS) and first != second:
-        pairs = [(first / split, second / split) for split in SPLITS if (first / split).is_dir()]
+    first = resolve_output(before)
+    version_paths = [before.parent / now, before / now] if len(now.parts) == 1 else []
+    candidates = [now, *version_paths]
+    # If none exists, the error is about the version next to the first output: the most likely meaning.
+    fallback = version_paths[0] if version_paths else now
+    second = resolve_output(next((path for path in candidates if path.exists()), fallback))
+    splits = [split for split in SPLITS if (first / split).is_dir()]
+    if splits and first != second:
+        pairs = [(first / split, second / split) for split in splits]
     else:
         pairs = [(first, second)]
-    for one, other in pairs:
-        _show(compare_outputs(_side(one, first), _side(other, second)), all_)
+    for first_folder, second_folder in pairs:
+        before_side = _load_side(first_folder, first)
+        _print_comparison(compare_outputs(before_side, _load_side(second_folder, second)), all_)
 
 
 def contract(
@@ -59,7 +69,7 @@ def contract(
     from tasks.profile.output_profile import read_profile
     from tasks.storage.own_files import SPLITS
 
-    folder = _output(out)
+    folder = resolve_output(out)
     folder = folder / SPLITS[0] if (folder / SPLITS[0]).is_dir() else folder
     profile = read_profile(folder)
     if profile is None:
@@ -73,8 +83,11 @@ def contract(
     print_document(propose_contract(profile, name), ascii_yaml)
 
 
-def _output(path: Path) -> Path:
-    """Return the folder of an output, of its newest version where it has several; DataError if it is none."""
+def resolve_output(path: Path) -> Path:
+    """Return the folder of an output, or that of its newest version; DataError if it is not an output.
+
+    A discarded output is reported on stderr and used all the same.
+    """
     from tasks.manifest import folders_of
     from tasks.storage.discarded import make_discard_line
     from tasks.storage.own_files import current
@@ -86,8 +99,11 @@ def _output(path: Path) -> Path:
     return folder
 
 
-def _side(folder: Path, root: Path) -> Any:
-    """What is compared of an output."""
+def _load_side(folder: Path, root: Path) -> Side:
+    """Load what is compared of one side: manifest and profile of `folder`, and vocabularies of the output at `root`.
+
+    `folder` is that of a split, or of the output itself if it has no splits.
+    """
     from tasks.core.schema import Schema
     from tasks.gate.comparison import Side
     from tasks.graph.learned_text import is_vocabulary, select_learned_steps
@@ -96,7 +112,7 @@ def _side(folder: Path, root: Path) -> Any:
     from tasks.profile.output_profile import read_profile
 
     manifest = Manifest.load(folder)
-    saved = load_fitted(root, look=True)
+    saved = load_fitted(root, look=True)  # without importing code that users wrote
     vocabularies = {}
     for key, step in select_learned_steps(saved.bound, saved.state.values).items():
         fitted = saved.state.values[key]
@@ -104,17 +120,17 @@ def _side(folder: Path, root: Path) -> Any:
             vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
     dated = manifest.data.get("dated") or {}
     name = f"{root.name}/{folder.name}" if folder != root else root.name
-    shape = Schema.from_json(manifest.data["schema"])
-    return Side(name, manifest.rows, shape, vocabularies, read_profile(folder), dated.get("date", ""))
+    schema = Schema.from_json(manifest.data["schema"])
+    return Side(name, manifest.rows, schema, vocabularies, read_profile(folder), dated.get("date", ""))
 
 
-def _show(result: Any, every: bool) -> None:
-    """Print a difference as tables."""
+def _print_comparison(result: OutputDifference, every: bool) -> None:
+    """Print a comparison as tables; heads that end in `>` are aligned right (see `text_table`)."""
     console = terminal()
     before = result.before
     now = result.now
-    days = [f"{side.name}{f' ({side.day})' if side.day else ''}" for side in (before, now)]
-    console.print(" and ".join(days), style="bold", markup=False, soft_wrap=True)
+    titles = [f"{side.name}{f' ({side.day})' if side.day else ''}" for side in (before, now)]
+    console.print(" and ".join(titles), style="bold", markup=False, soft_wrap=True)
     _print_rows("", ("", f"{before.name}>", f"{now.name}>", "change>"), result.rows)
     _print_rows("columns of the output", ("column", before.name, now.name), result.schema)
     sizes = [
@@ -125,9 +141,9 @@ def _show(result: Any, every: bool) -> None:
     _print_rows("vocabularies", names, sizes)
     of_columns = ("column", "", f"{before.name}>", f"{now.name}>", "change>")
     _print_rows("statistics of the source", of_columns, result.statistics)
-    moves = [(one.column, f"{one.jensen_shannon:.3g}", f"{one.psi:.3g}") for one in result.distributions]
+    moves = [(moved.column, f"{moved.jensen_shannon:.3g}", f"{moved.psi:.3g}") for moved in result.distributions]
     _print_rows("distances of distributions", ("column", "Jensen-Shannon>", "PSI>"), moves)
-    _show_distributions(result, every)
+    _print_distributions(result, every)
     _print_rows(
         "associations of columns (Cramer's V)",
         ("columns", f"{before.name}>", f"{now.name}>", "change>"),
@@ -137,18 +153,18 @@ def _show(result: Any, every: bool) -> None:
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _show_distributions(result: Any, every: bool) -> None:
-    """Print the cells of distributions: of each column, or of the five that moved most the five largest changes."""
+def _print_distributions(result: OutputDifference, every: bool) -> None:
+    """Print the cells of all distributions if `every`, else the five largest changes of the five that moved most."""
     from tasks.gate.contract_values import format_percent
 
-    chosen = result.distributions if every else [one for one in result.distributions if one.jensen_shannon > 0][:5]
-    for one in chosen:
-        cells = list(zip(one.labels, one.before, one.now, strict=True))
+    moved = [distribution for distribution in result.distributions if distribution.jensen_shannon > 0]
+    for distribution in result.distributions if every else moved[:5]:
+        cells = list(zip(distribution.labels, distribution.before, distribution.now, strict=True))
         if not every:
             cells = sorted(cells, key=lambda cell: -abs(cell[1] - cell[2]))[:5]
         rows = [(label, format_percent(a), format_percent(b), f"{100 * (b - a):+.3g} points") for label, a, b in cells]
         heads = ("", f"{result.before.name}>", f"{result.now.name}>", "change>")
-        _print_rows(f"{one.column}", heads, rows)
+        _print_rows(distribution.column, heads, rows)
 
 
 def _print_rows(title: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

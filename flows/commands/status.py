@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.commands.console import terminal
+from flows.commands.console import FAILED, terminal
 from tasks.errors import JobError, few
 
 if TYPE_CHECKING:
     from infra.orchestration.server import RunningServer
     from tasks.gate.question import Question
 
-LATEST = 200  # runs whose outputs are looked at for a night that waits for an answer
-SHOWN = 20  # runs with a line of their own
+# runs whose outputs may have an open question; the help text of `status` names the number
+LATEST_RUNS = 200
+# runs with a line of their own
+MOST_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def status() -> None:
     server = running_server()
     if server is None:
         console.print("server   none runs; the next rowmill run, serve or deploy starts one", markup=False)
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     for line in status_lines(server):
         console.print(line, markup=False)
 
@@ -61,17 +63,18 @@ def status_lines(server: RunningServer) -> Iterator[str]:
     runs = read_runs()
     counts = Counter(run.state_name for run in runs.unfinished)
     yield f"runs     {', '.join(f'{count} {name}' for name, count in sorted(counts.items())) or 'none'}"
-    begun = [run for run in runs.unfinished if run.state_name != "Scheduled"]  # schedules have runs for days ahead
-    for run in begun[:SHOWN]:
+    # Schedules have runs for days ahead. Those that are Late or AwaitingRetry have the same type, but are due.
+    due = [run for run in runs.unfinished if run.state_name != "Scheduled"]
+    for run in due[:MOST_SHOWN]:
         yield f"run      {run.name}, {run.state_name}: {flow_run_url(server.ui_url, run.id)}"
-    if len(begun) > SHOWN:
-        yield f"run      and {len(begun) - SHOWN:,} more: {server.ui_url}/runs"
+    if len(due) > MOST_SHOWN:
+        yield f"run      and {len(due) - MOST_SHOWN:,} more: {server.ui_url}/runs"
     for question in open_questions(runs.outputs):
         yield f"waiting  {question.batch_text} waits for an answer until {question.until}: {question.commands}"
 
 
 def read_runs() -> ServerRuns:
-    """Read the runs of rowmill's flows from the server: all that have not ended, and the outputs of the latest."""
+    """Read the runs of rowmill's flows from the server: all that have not ended, and the outputs of the latest ones."""
     from prefect import get_client
     from prefect.client.schemas.objects import TERMINAL_STATES, StateType
     from prefect.client.schemas.sorting import FlowRunSort
@@ -79,19 +82,22 @@ def read_runs() -> ServerRuns:
     from flows.commands.dead_runs import runs_of_states
     from flows.job.run_labels import HOST, OUTPUT
 
-    begun = [state for state in StateType if state != StateType.SCHEDULED]
-    not_ended = [state for state in StateType if state not in TERMINAL_STATES]
+    begun_states = [state for state in StateType if state != StateType.SCHEDULED]
+    unfinished_states = [state for state in StateType if state not in TERMINAL_STATES]
     order = FlowRunSort.START_TIME_DESC
     with get_client(sync_client=True) as client:
-        latest = list(islice(runs_of_states(client, begun, order), LATEST))
-        unfinished = list(runs_of_states(client, not_ended, order))
+        latest = list(islice(runs_of_states(client, begun_states, order), LATEST_RUNS))
+        unfinished = list(runs_of_states(client, unfinished_states, order))
     here = [run for run in latest if run.labels.get(HOST) == socket.gethostname()]
     outputs = dict.fromkeys(Path(str(run.labels[OUTPUT])) for run in here if OUTPUT in run.labels)
     return ServerRuns(unfinished, [*outputs])
 
 
 def open_questions(outputs: list[Path]) -> Iterator[Question]:
-    """Yield the questions of the gate about these outputs that wait for an answer; damaged ones are left out."""
+    """Yield the questions of the gate about these outputs that wait for an answer; damaged ones are left out.
+
+    A question is in the staging folder, which may be under a scratch folder that a note beside the output names.
+    """
     from tasks.errors import RowmillError
     from tasks.gate.question import read_question
     from tasks.storage.staging import Staging
@@ -125,13 +131,13 @@ def stop(
         console.print("no Prefect server that rowmill has started runs here")
         return
     if not force:
-        _refuse_working(server)
+        _refuse_to_stop_running_runs(server)
     stop_server()
     console.print(f"stopped the Prefect server {server.ui_url}; its database stays", markup=False)
 
 
-def _refuse_working(server: RunningServer) -> None:
-    """Raise a JobError while runs are running at the server on this host."""
+def _refuse_to_stop_running_runs(server: RunningServer) -> None:
+    """Raise a JobError if runs are running that report to this server."""
     from infra.orchestration.server import use_server
 
     use_server(server)

@@ -1,4 +1,9 @@
-"""The events of an output: published, discarded, restored, waiting, refused; the id is made of what each is about."""
+"""The events of an output, and the ids by which the server counts each of them once.
+
+Events of a publication, a backfill, a discard and a restore are made here. Those of a question of the gate (waiting,
+refused, discarded) are noted in the outbox, which makes them with `make_output_event`. An event that is made again has
+the same id: however often it is sent, the server counts it once.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,18 @@ from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
 from tasks.storage.own_files import VERSION
 
-What = Literal["published", "backfilled", "discarded", "restored", "waiting", "refused"]
+EventKind = Literal["published", "backfilled", "discarded", "restored", "waiting", "refused"]
 
 
-def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> Event:
-    """Return the event `rowmill.output.<what>` of the output, or version, in a folder.
+def make_output_event(kind: EventKind, folder: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> Event:
+    """Make the event `rowmill.output.<kind>` of the output, or version, in a folder.
 
-    `identity` is what tells this event from others of its kind: the same identity makes the same id. `run` in the
-    payload is the flow run that the event belongs to.
+    `identity` tells this event from others of its kind: the same identity makes the same id. `run` in the payload is
+    the flow run that the event belongs to.
     """
     root = output_root(folder)
     run = payload.get("run")
-    of_run = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
+    run_labels = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
     labels = {
         "prefect.resource.id": f"rowmill.output.{output_slug(root)}",
         "prefect.resource.name": str(root),
@@ -34,49 +39,62 @@ def output_event(what: What, folder: Path, identity: tuple[str, ...], payload: M
     if payload.get("train") in get_args(Train):
         labels["rowmill.train"] = str(payload["train"])
     return Event(
-        id=compute_event_id(what, *identity),
-        event=f"rowmill.output.{what}",
+        id=compute_event_id(kind, *identity),
+        event=f"rowmill.output.{kind}",
         resource=Resource(labels),
-        related=[RelatedResource(of_run)] if run else [],
+        related=[RelatedResource(run_labels)] if run else [],
         payload={"output": str(root), **payload},
     )
 
 
 def is_event_of(target: Path, event: Event) -> bool:
-    """Tell whether an event that was noted next to an output is one of rowmill about this output.
+    """Tell whether an event from the outbox of an output is one that rowmill makes about this output.
 
-    Others may be able to write such a note, and the event is sent with the rights of whoever runs a command here.
+    Others may be able to write into the outbox, and its events are sent with the rights of whoever runs a command here.
+    The events of assets are not among them: they are never noted, but made again from the publication.
     """
-    what = event.event.removeprefix("rowmill.output.")
+    kind = event.event.removeprefix("rowmill.output.")
     payload = event.payload
     version = str(event.resource.get("rowmill.version") or "")
     folder = target / version if VERSION.fullmatch(version) else target
-    if what not in get_args(What) or not isinstance(payload.get("run"), str | None):
+    if kind not in get_args(EventKind) or not isinstance(payload.get("run"), str | None):
         return False
-    ours = output_event(cast(What, what), folder, (), payload)
+    # The identity is unknown here; it is only in the id, which is not compared.
+    ours = make_output_event(cast(EventKind, kind), folder, (), payload)
     return (event.event, event.resource, event.related) == (ours.event, ours.resource, ours.related) and (
         payload.get("output") == str(target)
     )
 
 
 def make_published_events(folder: Path, publication: Publication) -> list[Event]:
-    """Return the events of the publication of an output, in the order in which they are sent."""
+    """Make the events of the publication of an output, in the order in which they are sent."""
     text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
     payload = {"text": text, **publication.payload(folder)}
-    return [*asset_events(folder, publication), output_event("published", folder, (publication.id,), payload)]
+    return [*asset_events(folder, publication), make_output_event("published", folder, (publication.id,), payload)]
 
 
 def make_backfilled_event(folder: Path, publication: Publication) -> Event:
-    """Return the event of the newest output of a backfill whose nights have started no training."""
+    """Make the event of the newest output of a backfill whose runs have triggered no training."""
     text = f"a backfill of {output_root(folder)} is complete: {folder} is its newest output"
     payload = {"text": text, **publication.payload(folder), "train": "now"}
-    return output_event("backfilled", folder, (publication.id,), payload)
+    return make_output_event("backfilled", folder, (publication.id,), payload)
 
 
 def make_discarded_event(folder: Path, mark: DiscardMark) -> Event:
-    """Return the event of an output that was taken back."""
+    """Make the event of an output that was discarded."""
+    return make_output_event("discarded", folder, (str(folder), mark.when), _make_discard_payload(folder, mark))
+
+
+def make_restored_event(folder: Path, mark: DiscardMark, who: str) -> Event:
+    """Make the event of an output that was discarded and is brought back; `mark` is that of the discard."""
+    text = f"{folder} was brought back by {who}"
+    payload = {**_make_discard_payload(folder, mark), "text": text, "who": who, "discarded_at": mark.when}
+    return make_output_event("restored", folder, (str(folder), mark.when), payload)
+
+
+def _make_discard_payload(folder: Path, mark: DiscardMark) -> dict[str, Any]:
     publication = read_publication(folder)
-    payload = {
+    return {
         "text": f"{folder} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}",
         "path": str(folder),
         "version": version_name(folder),
@@ -85,11 +103,3 @@ def make_discarded_event(folder: Path, mark: DiscardMark) -> Event:
         "why": mark.why,
         "manifest": publication.manifest if publication else None,
     }
-    return output_event("discarded", folder, (str(folder), mark.when), payload)
-
-
-def make_restored_event(folder: Path, mark: DiscardMark, who: str) -> Event:
-    """Return the event of an output that was taken back and is brought back."""
-    taken_back = make_discarded_event(folder, mark).payload
-    payload = {**taken_back, "text": f"{folder} was brought back by {who}", "who": who, "discarded_at": mark.when}
-    return output_event("restored", folder, (str(folder), mark.when), payload)

@@ -98,9 +98,9 @@ def _event_of(target: Path, entry: object) -> Event | None:
     return event if events.is_event_of(target, event) else None
 
 
-def note_event(what: events.What, output: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> None:
-    """`put_in` for an event of `flows.published.events.output_event`."""
-    put_in(output, events.output_event(what, output, identity, payload))
+def note_event(kind: events.EventKind, output: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> None:
+    """Note an event of an output, as `flows.published.events.make_output_event` makes it, beside the output."""
+    put_in(output, events.make_output_event(kind, output, identity, payload))
 
 
 def note_restored(version: Path, mark: DiscardMark, who: str) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from tasks.core.wings import from_wing
 
 
-def note_event(what: str, output: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> None:
+def note_event(kind: str, output: Path, identity: tuple[str, ...], payload: Mapping[str, Any]) -> None:
     """Note an event of an output beside it, where `deliver` takes it from.
 
-    `what` and `identity` are those of `flows.published.events.output_event`.
+    `kind` and `identity` are those of `flows.published.events.make_output_event`.
     """
     if note := from_wing("flows/published", "outbox", "note_event"):
-        note(what, output, identity, payload)
+        note(kind, output, identity, payload)
 
 
 def deliver(outputs: Iterable[Path]) -> None:

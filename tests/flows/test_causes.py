@@ -40,7 +40,7 @@ def test_a_backfill_says_that_nothing_serves_only_where_nothing_does(
     client = SimpleNamespace(read_deployment=lambda id: deployment)
     monkeypatch.setattr("prefect.get_client", lambda sync_client: nullcontext(client))
     monkeypatch.setattr(dead_runs, "working_runs", lambda client: [SimpleNamespace(name=name) for name in running])
-    assert backfill._why_it_waits(NIGHTLY) == text
+    assert backfill._explain_why_it_waits(NIGHTLY) == text
 
 
 @pytest.mark.parametrize(

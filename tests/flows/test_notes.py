@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.commands import publish
 from flows.job.access import LIMITS
 from flows.published import events, unsent
-from flows.published.events import output_event
+from flows.published.events import make_output_event
 from flows.published.outbox import deliver, pending, put_in
 from flows.published.unsent import box_of
 from tasks.errors import DataError, JobError
@@ -180,7 +180,7 @@ def test_relative_paths_begin_where_the_job_was_started(tmp_path: Path, monkeypa
 
 def forged(out: Path) -> list[Event]:
     """Events that somebody would like another user to send."""
-    honest = output_event("refused", out, ("a",), {"text": "", "run": ""})
+    honest = make_output_event("refused", out, ("a",), {"text": "", "run": ""})
     state = Event(
         event="prefect.flow-run.Completed",
         resource=Resource({"prefect.resource.id": "prefect.flow-run.1b4e28ba-2fa1-11d2-883f-0016d3cca427"}),
@@ -192,15 +192,15 @@ def forged(out: Path) -> list[Event]:
         honest.model_copy(update={"event": "rowmill.output.arrived"}),
         honest.model_copy(update={"related": [of_deployment]}),
         honest.model_copy(update={"payload": {"output": "/other/out"}}),
-        output_event("published", out.parent / "other", ("a",), {}),
+        make_output_event("published", out.parent / "other", ("a",), {}),
     ]
 
 
 def test_an_outbox_has_events_of_its_output_only(tmp_path: Path) -> None:
     out = tmp_path / "out"
     honest = [
-        output_event("refused", out, ("a",), {"text": "", "run": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}),
-        output_event("restored", out / "v0001", ("b",), {"text": "", "path": str(out / "v0001")}),
+        make_output_event("refused", out, ("a",), {"text": "", "run": "1b4e28ba-2fa1-11d2-883f-0016d3cca427"}),
+        make_output_event("restored", out / "v0001", ("b",), {"text": "", "path": str(out / "v0001")}),
     ]
     for event in [*forged(out), *honest]:
         put_in(out, event)

@@ -146,9 +146,11 @@ def test_a_range_that_the_schedule_has_not_begun_says_how_to_make_it_now(tmp_pat
     nights = nights_of(tmp_path, "30 2 * * *")
     today = nights.today()
     before = nights.calendar.back(today, 1)
-    assert f"give --to {today}, to make it now" in str(backfill._empty_range(nights, today, before, str(today), None))
+    assert f"give --to {today}, to make it now" in str(
+        backfill._make_empty_range_error(nights, today, before, str(today), None)
+    )
     assert "give --from an earlier day" in str(
-        backfill._empty_range(nights, today, before, str(today), before.isoformat())
+        backfill._make_empty_range_error(nights, today, before, str(today), before.isoformat())
     )
 
 
@@ -446,10 +448,10 @@ def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     def always_away() -> Any:
         raise httpx.ConnectError("refused")
 
-    assert backfill._patiently(call) == "an answer"
+    assert backfill._retry_while_away(call) == "an answer"
     monkeypatch.setattr(backfill, "AWAY_SECONDS", 0.0)
     with pytest.raises(GiveUpError, match="give the same command again: it goes on"):
-        backfill._patiently(always_away)
+        backfill._retry_while_away(always_away)
 
 
 # A real server of the test's own, which is killed and started again
