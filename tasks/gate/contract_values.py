@@ -11,7 +11,14 @@ from tasks.gate.verdict import Finding, Level
 from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.storage.documents import Value
 
-MOST_VALUES = 50  # of a column whose domain `propose_contract` writes
+# values of a column whose domain `propose_contract` writes
+MOST_VALUES = 50
+# integers with more distinct values are taken for ids, which grow: no range is proposed
+MOST_DISTINCT_WITH_RANGE = 10_000
+# unexpected values in a finding
+SHOWN_VALUES = 5
+# values of the contract's domain in a finding
+SHOWN_DOMAIN = 100
 
 
 class CheckedValues(NamedTuple):
@@ -70,10 +77,11 @@ def _check_range(column: ColumnProfile, rule: ColumnRule, level: Level) -> list[
     for end, limit, value in (("least", low, column.minimum), ("largest", high, column.maximum)):
         if limit is None or value is None:
             continue
-        order = compare_to_limit(value, limit, end, TIMES.match(column.type) is not None)
+        # -1, 0 or 1; None if the two cannot be compared
+        comparison = compare_to_limit(value, limit, end, times=TIMES.match(column.type) is not None)
         is_lower_end = end == "least"
-        is_outside = order is not None and (order < 0 if is_lower_end else order > 0)
-        if order is None:
+        is_outside = comparison is not None and (comparison < 0 if is_lower_end else comparison > 0)
+        if comparison is None:
             text = f"{column.name}: the contract's limit {limit!r} cannot be compared with values such as {value!r}"
         elif is_outside:
             word = "below" if is_lower_end else "above"
@@ -108,15 +116,15 @@ def _check_domain(column: ColumnProfile, rule: ColumnRule, level: Level) -> Chec
     if not unexpected:
         return CheckedValues([], notes)
     share = sum(count for _, count in unexpected) / column.rows
-    values = ", ".join(f"{value!r} ({count:,})" for value, count in unexpected[:5])
-    values += ", .." if len(unexpected) > 5 else ""
+    values = ", ".join(f"{value!r} ({count:,})" for value, count in unexpected[:SHOWN_VALUES])
+    values += ", .." if len(unexpected) > SHOWN_VALUES else ""
     allowed = list(map(str, rule.values))
     hint = near(str(unexpected[0][0]), allowed)
     text = f"{column.name}: {format_percent(share)} of the rows have values outside of the contract's domain: {values}"
     if hint.startswith("did"):  # "did you mean ..?"; without a value that is near, the hint lists all of them
         text += f" ({hint.rstrip('?')})"
-    shown_values = [value for value, _ in unexpected[:5]]
-    finding = _make_finding(column, shown_values, allowed[:100], share, 0.0, level, text)
+    shown_values = [value for value, _ in unexpected[:SHOWN_VALUES]]
+    finding = _make_finding(column, shown_values, allowed[:SHOWN_DOMAIN], share, 0.0, level, text)
     return CheckedValues([finding], notes)
 
 
@@ -200,14 +208,16 @@ def _propose_rule(column: ColumnProfile) -> list[str]:
         return description
     if column.infinite or not math.isfinite(high - low):
         return description
-    if column.type.startswith(("int", "uint")) and column.distinct > 10_000:
+    if column.type.startswith(("int", "uint")) and column.distinct > MOST_DISTINCT_WITH_RANGE:
         return [f"# {distinct}, {format_value(low)} .. {format_value(high)}: ids grow, so no range is proposed"]
     ends = f"[{_round_outward(low, up=False)}, {_round_outward(high, up=True)}]"
     return [f"range: {ends}  # {distinct}, {format_value(low)} .. {format_value(high)}"]
 
 
 def _round_outward(value: float, up: bool) -> str:
-    """Round an extreme away from the values: to twice its size in one digit, or to 0 if 0 lies on that side.
+    """Widen an extreme, since later batches vary: to twice its value, rounded up to one digit.
+
+    It becomes 0 if 0 lies on that side of the values.
 
     The point before an exponent is for YAML, which reads `2e-07` as text.
 
@@ -215,8 +225,6 @@ def _round_outward(value: float, up: bool) -> str:
     ('0', '400')
     >>> _round_outward(-7, False), _round_outward(-7, True), _round_outward(1e-7, True)
     ('-20', '0', '2.0e-07')
-    >>> _round_outward(-7, up=False), _round_outward(-7, up=True)
-    ('-20', '0')
     """
     if (value >= 0) != up or value == 0:
         return "0"

@@ -20,11 +20,14 @@ BOTTOM = 34
 
 
 def section(folder: Path) -> JsonObject:
-    """Collect what the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}; {} without
-    one."""
+    """Collect what the report shows of the gate's note in an output: {gate, compared, rows, lines, notes}.
+
+    {} if there is no note.
+    """
     note = read_gate(folder)
     if note is None:
         return {}
+    # the later of the two verdicts; a note without any has nothing to report
     verdict = note.verdicts.get("commit") or note.verdicts.get("statistics") or Verdict("pass", ())
     return {
         "gate": note.gate,
@@ -36,12 +39,12 @@ def section(folder: Path) -> JsonObject:
 
 
 def draw_distribution_url(now: ColumnProfile, before: ColumnProfile | None) -> str:
-    """Draw `distribution` as the address of a picture; "" if nothing was counted."""
-    picture = distribution(now, before)
+    """Draw the shares of a column's values as the address of a picture; "" if nothing was counted."""
+    picture = draw_distribution(now, before)
     return data_url(picture) if picture else ""
 
 
-def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
+def draw_distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
     """Draw the shares of a column's values, before and now side by side, as SVG; "" if nothing was counted."""
     names, shares = _compute_shares(now, before)
     if not names:
@@ -71,25 +74,27 @@ def distribution(now: ColumnProfile, before: ColumnProfile | None) -> str:
 
 def _compute_shares(now: ColumnProfile, before: ColumnProfile | None) -> tuple[list[str], list[tuple[float, float]]]:
     """Compute (names of bars, the shares before and now): nulls, then categories by frequency or numbers in order."""
-    both = (before, now)
+    profiles = (before, now)
     if (now.top_exact and len(now.top) <= BARS) or now.bins is None:
-        counts = [{str(value): count for value, count in (one.top if one else [])} for one in both]
-        names = list(dict.fromkeys([*counts[1], *counts[0]]))[: BARS - 1]
+        counts = [{str(value): count for value, count in (profile.top if profile else [])} for profile in profiles]
+        names = list(dict.fromkeys([*counts[1], *counts[0]]))[: BARS - 1]  # one bar is for nulls
     else:
-        bins = [dict(one.bins or {}) if one else {} for one in both]
+        bins = [dict(profile.bins or {}) if profile else {} for profile in profiles]
         every = sorted({*bins[0], *bins[1]})
         if not every:
             return [], []
         step = max(1, -(-len(every) // (BARS - 1)))
         groups = [every[start : start + step] for start in range(0, len(every), step)]
         names = [f"{bin_edges(group[0])[0]:.3g}" for group in groups]
+        # Neighbouring bins may have equal names; a space makes the second a key of its own that looks the same.
         names = [name if names.index(name) == place else f"{name} " for place, name in enumerate(names)]
         counts = [
             dict(zip(names, (sum(one.get(b, 0) for b in group) for group in groups), strict=True)) for one in bins
         ]
-    rows = [one.rows if one and one.rows else 1 for one in both]
+    # 1 where there are no rows: shares of nothing are 0
+    rows = [profile.rows if profile and profile.rows else 1 for profile in profiles]
     shares = [(counts[0].get(name, 0) / rows[0], counts[1].get(name, 0) / rows[1]) for name in names]
-    if any(one and one.nulls for one in both):
+    if any(profile and profile.nulls for profile in profiles):
         names = ["null", *names]
         shares = [((before.nulls / rows[0]) if before else 0.0, now.nulls / rows[1]), *shares]
     return names, shares

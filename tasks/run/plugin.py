@@ -16,7 +16,10 @@ from tasks.storage.files_being_read import OpenFolder
 
 
 class NothingToDoError(Exception):
-    """Raised by a plugin: the run ends here, and ends well. `outputs` are the folders that have what it was to make."""
+    """A run ends well before its work is done: a plugin, or an interrupted run that published it, leaves nothing to do.
+
+    `outputs` are the folders that have what the run was to make.
+    """
 
     def __init__(self, message: str, outputs: Sequence[str] = ()) -> None:
         super().__init__(message)

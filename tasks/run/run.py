@@ -23,7 +23,7 @@ WORK = {"ingest": ingest, "statistics": statistics, "transform": transform, "shu
 
 
 class Execute(Protocol):
-    """Does the work of a stage, of one split where the stage is one of a split, and returns its result."""
+    """Does the work of a stage (of one split in transform and shuffle_write), and returns its result."""
 
     def __call__(self, stage: str, request: Request, split: str | None = None) -> StageResult: ...
 
@@ -72,18 +72,19 @@ def run(
     current = CurrentRun(request, run_id=run_id)
     if log is not None:
         current.log = log
+    # Before the lock is waited for: what has_remains says may still change.
     staging.check(request.output.on_existing, staging.has_remains)
     with staging.hold_lock(wait=request.run.lock == "wait") as owner:
-        # Again: the run that this one waited for may have published meanwhile.
+        # Again: the run that this one waited for may have published meanwhile. `resumes` is the earlier `has_remains`.
         staging.check(request.output.on_existing, staging.resumes)
         current.request = replace(request, owner=owner, resumes=staging.resumes)
         try:
             with accompany_run(current, plugins):
-                _learn(current, execute, plugins)
+                _plan_and_learn(current, execute, plugins)
                 if current.request.flow == "fit":
                     _publish_fitted(current, plugins)
                 else:
-                    _write(current, execute, plugins)
+                    _transform_and_publish(current, execute, plugins)
         finally:
             current.read_outputs.clear()
     return current.manifests
@@ -118,8 +119,11 @@ def _log_plugin_error(current: CurrentRun, plugin: RunPlugin, method: str) -> It
         current.log.warning("%s of the plugin %s: %s: %s", method, name, type(error).__name__, error)
 
 
-def _learn(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
-    """Plan the source, and learn from it unless the run applies what was learned before."""
+def _plan_and_learn(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
+    """Plan the source, and learn from it unless the run applies what was learned before.
+
+    Ends the run with a NothingToDoError if an interrupted run has already published its work.
+    """
     planned = _do_stage(current, execute, plugins, "ingest")
     assert isinstance(planned, IngestResult)
     if planned.published:
@@ -139,17 +143,17 @@ def _end_published(current: CurrentRun, output: Path) -> NoReturn:
     raise NothingToDoError(f"{output} is published", current.outputs)
 
 
-def _write(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
+def _transform_and_publish(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
     """Transform, shuffle and write the rows of all splits, and publish them together."""
     request = current.request
-    with commit.CommitPreparation(request, current.report) as closing:
+    with commit.CommitPreparation(request, current.report) as preparation:
         for split in request.splits:
             _do_stage(current, execute, plugins, "transform", split)
             _do_stage(current, execute, plugins, "shuffle_write", split)
         for plugin in plugins:
             plugin.before_commit(current)
         current.manifests += commit.commit(
-            request, current.results, current.run_id, closing, current.gate, current.upstream, current.train
+            request, current.results, current.run_id, preparation, current.gate, current.upstream, current.train
         )
     for manifest in current.manifests:
         rows = f"{manifest.rows['out']:,}"
@@ -202,6 +206,6 @@ def _log_result(current: CurrentRun, result: StageResult) -> None:
 def _list_local_files(request: Request) -> Iterator[str]:
     """Yield the paths of the local files that the run reads."""
     plans = SavedPlans(request)
-    taught = [LEARN_FROM] if request.base and request.base.learn_from else []
-    for name in (*request.plan_names, *taught):
+    older_rows = [LEARN_FROM] if request.base and request.base.learn_from else []
+    for name in (*request.plan_names, *older_rows):
         yield from (file.path for file in plans.plan(name).files if not is_remote(file.path))
