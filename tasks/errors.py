@@ -1,4 +1,8 @@
-"""One class per decision: fix the data, fix the job, try again, give up."""
+"""Errors, one class per decision: fix the data, fix the job, try again, give up; and the words of their messages.
+
+Where the gate stops or asks, the run ends as designed: those errors are none of the four. The second half of the module
+turns pydantic's errors into mistakes in the words of a job.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MOST_TEXT = 10_000  # characters of each text of a message
+MOST_CHARACTERS = 10_000  # characters of each text of a message
 
 
 class RowmillError(Exception):
@@ -31,8 +35,8 @@ class RowmillError(Exception):
 
 
 def _readable(text: str) -> str:
-    """The text; of a very long one, such as a value of the data, the beginning and its length."""
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} .. ({len(text):,} characters)"
+    """Shorten a very long text, such as a value of the data, to its beginning and its length."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} .. ({len(text):,} characters)"
 
 
 def _rebuild(kind: type[RowmillError], what: str, where: str, why: str, do: str) -> RowmillError:
@@ -76,7 +80,7 @@ class GiveUpError(RowmillError):
 
 
 def few(names: Iterable[str], most: int = 4) -> str:
-    """The first names of several, for a sentence, and the number of the others.
+    """Join the first names of several for a sentence, with the number of the others.
 
     >>> few("abcdef")
     'a, b, c, d and 2 more'
@@ -90,15 +94,17 @@ DELIMITERS = "|;,\t\x01"  # that text files are written with
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint with names that exist: those nearest to `name`, else the first 30.
+    """Suggest names that exist: those nearest to `name`, else the first 30.
 
     >>> near("prise", ["price", "brand"]), near("brand", ["price|brand"])[-27:]
     ("did you mean 'price'?", "set source.delimiter to '|'")
     """
     known = [str(k) for k in known]
-    between = next((c for c in DELIMITERS if len(known) == 1 and c in known[0] and name in known[0].split(c)), "")
-    if between:
-        return f"the only one is {known[0][:40]!r}: if it is several columns, set source.delimiter to {between!r}"
+    # A file read with the wrong delimiter has one column, named like the whole header.
+    header = known[0] if len(known) == 1 else ""
+    delimiter = next((mark for mark in DELIMITERS if mark in header and name in header.split(mark)), "")
+    if delimiter:
+        return f"the only one is {header[:40]!r}: if it is several columns, set source.delimiter to {delimiter!r}"
     lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     close = close or [lower[k] for k in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
@@ -112,7 +118,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""A text of the data whose control characters are escapes: a terminal or a log shows them and does nothing.
+    r"""Escape the control characters of a text of the data, so that a terminal or a log shows them and does nothing.
 
     >>> print(visible("a\x1b[2J\nb"), visible("x\x85", keep="\n"))
     a\x1b[2J\nb x\x85
@@ -120,10 +126,10 @@ def visible(text: str, keep: str = "") -> str:
     return CONTROL.sub(lambda sign: sign[0] if sign[0] in keep else sign[0].encode("unicode_escape").decode(), text)
 
 
-# User, query and fragment of a URL, which may hold secrets: the server stores messages.
+# User, query and fragment of a URL, which may hold secrets: the Prefect server stores messages.
 SECRET_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)|(?<=[?#])[^\s'\"]*=[^\s'\"]*")
 TEMPORAL = ("date", "datetime", "time")
-KINDS = {  # by the beginning of pydantic's names for what a value is not
+KINDS = {  # what is needed, by the first word of pydantic's type of error
     "int": "a whole number",
     "float": "a number",
     "finite": "a finite number",
@@ -150,8 +156,11 @@ class Mistake:
 
 
 def mistakes(error: Any, data: object) -> list[Mistake]:
-    """Pydantic's ValidationError about `data` as mistakes in words of a job: what is needed, what is there, what to
-    write. A union makes one mistake, not one for each of its members."""
+    """Turn pydantic's ValidationError about `data` into mistakes in the words of a job.
+
+    A text says what is needed, what is there, and what to write. A union makes one mistake, not one for each of its
+    members.
+    """
     wrong: dict[tuple[str | int, ...], list[Mapping[str, Any]]] = {}
     refused: list[Mistake] = []
     for item in error.errors(include_url=False):
@@ -162,15 +171,17 @@ def mistakes(error: Any, data: object) -> list[Mistake]:
             refused.append(Mistake(place, "is missing", "missing"))
         else:
             wrong.setdefault(place, []).append(item)
-    inner = {place[:-1] for place in wrong if place}
+    parents = {place[:-1] for place in wrong if place}
     for place, items in wrong.items():
-        if place not in inner or not all(_kind_of(item["type"]) for item in items):  # else the entry in it is at fault
-            refused.append(Mistake(place, _words(items)))
+        # A union of a list and other types reports the list, as of a wrong type, and the entry in it that is at fault.
+        is_fault_of_entry = place in parents and all(_kind_of(item["type"]) for item in items)
+        if not is_fault_of_entry:
+            refused.append(Mistake(place, _describe_mistake(items)))
     return refused
 
 
 def _place_in(data: object, loc: Sequence[str | int], missing: bool) -> tuple[str | int, ...]:
-    """The keys of a mistake's place, without pydantic's names for the members of a union."""
+    """Return the keys of a mistake's place, without pydantic's names for the members of a union."""
     place: list[str | int] = []
     for number, key in enumerate(loc):
         last = missing and number == len(loc) - 1
@@ -185,7 +196,7 @@ def _place_in(data: object, loc: Sequence[str | int], missing: bool) -> tuple[st
 
 
 def place_text(place: Sequence[str | int]) -> str:
-    """A place in a job as people write it.
+    """Write a place in a job as people do.
 
     >>> place_text(("features", 0, "columns"))
     'features[0].columns'
@@ -194,13 +205,13 @@ def place_text(place: Sequence[str | int]) -> str:
 
 
 def _kind_of(name: str) -> str:
-    """What a value is not, for pydantic's names of wrong types."""
+    """Return what is needed, for pydantic's types of errors about wrong types; "" for other errors."""
     first, _, rest = name.partition("_")
-    kind = rest.removeprefix("attributes_") in ("type", "parsing", "from_float", "parsing_size", "number")
-    return KINDS.get(first, "") if kind else ""
+    is_wrong_type = rest.removeprefix("attributes_") in ("type", "parsing", "from_float", "parsing_size", "number")
+    return KINDS.get(first, "") if is_wrong_type else ""
 
 
-def _words(items: Sequence[Mapping[str, Any]]) -> str:
+def _describe_mistake(items: Sequence[Mapping[str, Any]]) -> str:
     item = items[0]
     value = items[0].get("input")
     kinds = list(dict.fromkeys(kind for one in items if (kind := _kind_of(one["type"]))))
@@ -209,18 +220,18 @@ def _words(items: Sequence[Mapping[str, Any]]) -> str:
     if item["loc"] and item["loc"][-1] == "[key]":
         return f"the key {value!r} is not text: put it in quotes, '{value}'"
     if all(_kind_of(one["type"]) for one in items):
-        return f"needs {' or '.join(kinds)}{_but(value)}{_instead(value, kinds)}"
-    texts = [_of_one(one) for one in items if not _kind_of(one["type"])]
+        return f"needs {' or '.join(kinds)}{_describe_input(value)}{_suggest_spelling(value, kinds)}"
+    texts = [_describe_other_mistake(one) for one in items if not _kind_of(one["type"])]
     return "; or ".join(dict.fromkeys(texts))
 
 
-def _of_one(item: Mapping[str, Any]) -> str:
+def _describe_other_mistake(item: Mapping[str, Any]) -> str:
     value = item.get("input")
     context = item.get("ctx") or {}
     if item["type"] in ("literal_error", "enum"):
         close = near(str(value), re.findall(r"'([^']*)'", str(context.get("expected", "")))) if value else ""
         hint = f": {close}" if close.startswith("did") else ""
-        return f"must be {context.get('expected')}{_but(value)}{hint}"
+        return f"must be {context.get('expected')}{_describe_input(value)}{hint}"
     limits = {
         "greater_than_equal": ("at least", "ge"),
         "greater_than": ("more than", "gt"),
@@ -229,17 +240,18 @@ def _of_one(item: Mapping[str, Any]) -> str:
     }
     if item["type"] in limits:
         words, key = limits[item["type"]]
-        return f"must be {words} {context.get(key)}{_but(value)}"
+        return f"must be {words} {context.get(key)}{_describe_input(value)}"
     if item["type"] in ("too_short", "too_long"):
         short = item["type"] == "too_short"
         count = context.get("min_length" if short else "max_length")
-        return f"needs {'at least' if short else 'at most'} {count} {'entry' if count == 1 else 'entries'}{_but(value)}"
+        limit = f"{'at least' if short else 'at most'} {count} {'entry' if count == 1 else 'entries'}"
+        return f"needs {limit}{_describe_input(value)}"
     text = str(item["msg"]).removeprefix("Value error, ")
-    return text if isinstance(value, (dict, list)) or repr(value) in text else f"{text}{_but(value)}"
+    return text if isinstance(value, (dict, list)) or repr(value) in text else f"{text}{_describe_input(value)}"
 
 
-def _but(value: object) -> str:
-    """What stands there, in a few letters."""
+def _describe_input(value: object) -> str:
+    """Describe the value that is there, in a few characters, as the end of a sentence."""
     if value is None:
         return ", but it is empty"
     text = str(value).lower() if isinstance(value, bool) else SECRET_OF_URL.sub("***", repr(value))
@@ -248,8 +260,8 @@ def _but(value: object) -> str:
     return f", not {text}" if len(text) <= 60 else f", not {text[:57]}.."
 
 
-def _instead(value: object, kinds: Sequence[str]) -> str:
-    """What to write, where the value shows what was meant."""
+def _suggest_spelling(value: object, kinds: Sequence[str]) -> str:
+    """Suggest what to write, if the value shows what was meant."""
     scalar = isinstance(value, (str, bytes, int, float)) or type(value).__name__ in TEMPORAL
     if "a text" in kinds and scalar:
         return f": put it in quotes, '{str(value).lower() if isinstance(value, bool) else value}'"
