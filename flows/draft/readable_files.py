@@ -55,17 +55,22 @@ SAMPLE_ROWS = 20_000
 WHOLE_BYTES = 1 << 28  # of blocks of a sample that are read whole
 MOST_BLOCKS = 64  # of a sample
 MOST_RANGES = 64  # of rows of a sample
-HEAD_BYTES = 1 << 16  # of a file of text that are looked at
-HEAD_LINES = 200  # of these bytes
-PLACES = 16  # further down in the file that are looked at, too
-MOST_BEFORE = 20  # lines before a header that have the delimiter, too
-FEWEST_BEHIND = 3  # lines behind it
-LABELS = "row_name"  # the column of labels of rows, for which R writes no name
+# at the beginning of a text file, from which its layout is guessed
+HEAD_BYTES = 1 << 16
+MOST_HEAD_LINES = 200
+# places behind these bytes at which further lines are read
+SAMPLED_PLACES = 16
+# lines before a header that have the delimiter, too
+MOST_BEFORE = 20
+# lines behind a header
+FEWEST_BEHIND = 3
+# name of the first column of R's files, which have none for it
+ROW_NAME_COLUMN = "row_name"
 MOST_LAYOUTS = 50  # files of a source whose layouts are compared
-UNIT = "\x1f"  # ASCII's separator of values
-COLUMN = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
-COMMA = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?')
-POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
+SEPARATOR_STAND_IN = "\x1f"  # for a delimiter of several characters: ASCII's separator of values
+COLUMN_OF_ERROR = re.compile(r", column (.+?)(?:, row [\d,]+.*)?$")  # as errors of JSON lines name it
+DECIMAL_COMMA = re.compile(r'"?[+-]?[0-9]+,[0-9]+"?')
+DECIMAL_POINT = re.compile(r'"?[+-]?[0-9]+\.[0-9]+"?')
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class TextLayout:
     line: str = ""  # the first line, whether or not it names the columns
 
     @property
-    def form(self) -> tuple[Any, ...]:
+    def grouping_key(self) -> tuple[Any, ...]:
         """The settings in which files must agree that are read together; the names of a header may differ."""
         settings = self.settings
         return settings.get("format"), settings.get("delimiter"), len(settings.get("columns", ()))
@@ -121,12 +126,12 @@ def readable(source: object) -> Readable:
     data = source if isinstance(source, Dataset) else Dataset(source)
     if isinstance(source, Dataset) or data.as_source() is None:
         return _add_sample(Readable(data))
-    source, layout, others = _select_like_layouts(data, source)
+    source, layout, others = _select_files_of_main_layout(data, source)
     if len(_list_files(Dataset(source))) > 1:
-        path, more = _select_main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
-        if more:
-            others = (*others, *more)
-            source = path
+        main_source, other_tables = _select_main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
+        if other_tables:
+            others = (*others, *other_tables)
+            source = main_source
             layout = _guess_layout(_list_files(Dataset(source)))
     seen = _try_layouts(source, layout.settings, _read_as_types_fit)
     assert seen.sample is not None
@@ -141,10 +146,10 @@ def _try_layouts(source: object, layout: JsonObject, read_as: Callable[[Any, Jso
         return read_as(source, layout)
     except DataError as error:
         refused = error
-    form = _format_of(source, layout)
-    if form not in ("csv", "tsv", "jsonl"):
+    format_name = _format_of(source, layout)
+    if format_name not in ("csv", "tsv", "jsonl"):
         raise refused
-    if form != "jsonl" and not {"quote", "escape"} & {*layout}:
+    if format_name != "jsonl" and not {"quote", "escape"} & {*layout}:
         with suppress(DataError):
             unquoted = read_as(source, {**layout, "quote": ""})
             if unquoted.sample is None or not _are_quoted(unquoted.sample):
@@ -216,23 +221,24 @@ def _read_as_types_fit(source: object, layout: JsonObject) -> Readable:
 
 def _find_misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
     """Find the columns whose values do not fit the type of the first ones, if they can be read as texts."""
-    form = _format_of(source, layout)
-    if form == "jsonl":
+    format_name = _format_of(source, layout)
+    if format_name == "jsonl":
         name = _find_advised_key(error)
         if not name:
             return []
         # all keys at once: each further error would cost a pass over all files
         return [name, *_find_mixed_keys(_list_files(Dataset(source))[0])]
-    if form not in ("csv", "tsv"):
+    if format_name not in ("csv", "tsv"):
         return []
     data, _ = _with_nulls(_plan_source(source, layout).data)
     misfits = [name for name in data.schema if not _fits(data, name)]
+    # If every column misfits, the layout is wrong, not the types.
     return [] if len(misfits) == len(data.schema) > 1 else misfits
 
 
 def _find_advised_key(error: DataError) -> str:
     """Find the key of JSON lines that an error advises to read as text; "" for none."""
-    place = COLUMN.search(error.where)
+    place = COLUMN_OF_ERROR.search(error.where)
     parts = place[1].split("/") if place else []
     names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]  # a key may have a slash itself
     return next((name for name in names if schema_advice(name, pa.string()) in error.do), "")
@@ -272,13 +278,12 @@ def _list_files(data: Dataset) -> list[File]:
 # tables
 
 
-def _select_like_layouts(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
+def _select_files_of_main_layout(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
     """Select the files of a source that can be read together; return what names them, the layout of the first, and the
     others as other tables.
 
-    Others are text of another delimiter, or without a header and of another number of columns.
-
-    Of several groups of files it is the largest, of those with a label if any has one.
+    Others are text of another delimiter, or without a header and of another number of columns. The largest group of
+    alike files is selected; if files of some groups have a label column, the largest of those groups.
     """
     files = _list_files(data)
     are_texts = {format_by_suffix(file.path) for file in files} <= {"csv", "tsv", None}
@@ -287,7 +292,7 @@ def _select_like_layouts(data: Dataset, source: Any) -> tuple[Any, TextLayout, t
     layouts = {file: layout for file in files if (layout := _guess_layout([file])).names}
     groups: dict[tuple[Any, ...], list[File]] = {}
     for file, layout in layouts.items():
-        groups.setdefault(layout.form, []).append(file)
+        groups.setdefault(layout.grouping_key, []).append(file)
     if not groups:
         return source, _guess_layout(files), ()
 
@@ -298,8 +303,8 @@ def _select_like_layouts(data: Dataset, source: Any) -> tuple[Any, TextLayout, t
     layout = layouts[main[0]]
     for other in main:  # what one file has may be missing at the beginning of the first
         settings = layouts[other].settings
-        marks: JsonObject = {key: settings[key] for key in ("quote", "escape") if key in settings}
-        layout = replace(layout, settings={**marks, **layout.settings})
+        quoting: JsonObject = {key: settings[key] for key in ("quote", "escape") if key in settings}
+        layout = replace(layout, settings={**quoting, **layout.settings})
     # Without numbers in it, a header may look like values: files that begin with the same line are alike.
     alike = {*main, *(file for file in layouts if layouts[file].line == layout.line)}
     alike |= {file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))}
@@ -313,16 +318,16 @@ def _select_like_layouts(data: Dataset, source: Any) -> tuple[Any, TextLayout, t
 
 
 def _rank_table(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, int]:
-    """Rank files as the main table of a source: those with a label first, then the larger ones."""
+    """Rank files as the main table of a source: those with a label column first, then the larger ones."""
     return any(map(is_label_name, columns)), sum(file.size for file in files)
 
 
 def _select_main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
     """Select the files of the main table of a data set; return what names them, and the other tables in it.
 
-    Files of the same columns are a table. The main one is the largest, of tables with a label if any has one; another
-    is one of its own if the two share half of the columns of either, or less, or if it has nothing but keys of the main
-    one.
+    Files of the same columns are a table. The main one is the largest; if some have a label column, the largest of
+    those. Another table is set apart if it shares at most half of the columns of the smaller of the two with the main
+    one, or if it has nothing but keys of the main one.
     """
     absent = data.plan.options.get(ABSENT, {})
     tables: dict[tuple[str, ...], list[File]] = {}
@@ -331,8 +336,8 @@ def _select_main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherT
         tables.setdefault(tuple(name for name in data.schema if name not in gone), []).append(file)
 
     def is_apart(columns: tuple[str, ...]) -> bool:
-        few = 2 * len({*columns} & {*main}) <= min(len(columns), len(main))
-        return columns != main and (few or are_keys(columns, main))
+        share_few_columns = 2 * len({*columns} & {*main}) <= min(len(columns), len(main))
+        return columns != main and (share_few_columns or are_keys(columns, main))
 
     main = max(tables, key=lambda columns: _rank_table(columns, tables[columns]))
     apart = [columns for columns in tables if is_apart(columns)]
@@ -381,8 +386,8 @@ def _name_files(files: Sequence[File], source: object) -> str | list[str]:
 def _guess_layout(files: Sequence[File]) -> TextLayout:
     """Guess the layout of the first file of text.
 
-    Format, encoding, delimiter, escape, lines before the header, columns where it names none, and decimal comma are
-    those of its first 64 KiB; encoding, values of the first line, decimal comma and quotes also depend on more of it.
+    Format, delimiter and the lines before the header are those of the first lines (`lines`). Encoding, escapes, quotes,
+    column names of a file without a header, and the decimal comma also depend on samples further down (`every`).
     """
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
@@ -393,7 +398,7 @@ def _guess_layout(files: Sequence[File]) -> TextLayout:
     encoding = _guess_encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
     text = start.decode(encoding or "utf-8", errors="replace").removeprefix("\ufeff")
     every = text.splitlines()[: -1 if len(start) == HEAD_BYTES else None]
-    lines = every[:HEAD_LINES]
+    lines = every[:MOST_HEAD_LINES]
     every += further.decode(encoding or "utf-8", errors="replace").splitlines()
     usual = "\t" if formats == {"tsv"} else ","
     named = re.fullmatch('"?sep=(.)"?', lines[0]) if lines else None  # Excel's own line
@@ -411,9 +416,9 @@ def _guess_layout(files: Sequence[File]) -> TextLayout:
     if delimiter != usual:
         settings["delimiter"] = delimiter
     if len(delimiter) > 1:  # Python's reader takes one character only
-        lines = [line.replace(delimiter, UNIT) for line in lines]
-        every = [line.replace(delimiter, UNIT) for line in every]
-        delimiter = UNIT
+        lines = [line.replace(delimiter, SEPARATOR_STAND_IN) for line in lines]
+        every = [line.replace(delimiter, SEPARATOR_STAND_IN) for line in every]
+        delimiter = SEPARATOR_STAND_IN
     if has_escapes(every, delimiter):
         settings["escape"] = "\\"
         if has_escaped_null(every, delimiter):
@@ -430,13 +435,15 @@ def _guess_layout(files: Sequence[File]) -> TextLayout:
     columns, doubt = names_without_header(rows)
     first = tuple(rows[0]) if rows else ()
     if has_one_name_too_few(rows):
-        columns = [LABELS, *first]
+        columns = [ROW_NAME_COLUMN, *first]
         doubt = ""
         settings["skip_rows"] = before + 1
     if columns:
         settings |= {"header": False, "columns": columns}
     fields = [value for line in every[1:] for value in line.split(delimiter)] if delimiter != "," else []
-    if any(COMMA.fullmatch(value) for value in fields) and not any(POINT.fullmatch(value) for value in fields):
+    if any(DECIMAL_COMMA.fullmatch(value) for value in fields) and not any(
+        DECIMAL_POINT.fullmatch(value) for value in fields
+    ):
         settings["decimal"] = ","
     return TextLayout(settings, doubt, tuple(columns) or first, every[0] if every else "")
 
@@ -452,13 +459,13 @@ def _split_lines(lines: Sequence[str], delimiter: str, settings: Mapping[str, An
 
 
 def _read_further_lines(file: File, start: bytes) -> bytes:
-    """Read whole lines at `PLACES` places behind the start of a file of text.
+    """Read whole lines at `SAMPLED_PLACES` places behind the start of a file of text.
 
-    None of a file that has no other bytes, or whose bytes are not those of the text, such as a compressed one.
+    Empty for a file that has no more bytes, or whose bytes are not those of the text, such as a compressed one.
     """
     if len(start) < HEAD_BYTES or b"\0" in start or read_range(file, 0, HEAD_BYTES) != start:
         return b""
-    step = max((file.size - HEAD_BYTES) // PLACES, 1)
+    step = max((file.size - HEAD_BYTES) // SAMPLED_PLACES, 1)
     parts = [read_range(file, at, at + min(step, HEAD_BYTES)) for at in range(HEAD_BYTES, file.size, step)]
     return b"".join(part[part.find(b"\n") + 1 : part.rfind(b"\n") + 1] for part in parts)
 
@@ -530,8 +537,8 @@ def _count_nearly_empty_lines(rows: Sequence[Sequence[str]]) -> int:
 def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table:
     """Take all rows if they are few, else ranges of rows that are spread over the blocks and within each.
 
-    Blocks are read whole as far as `WHOLE_BYTES` allow, but three at least. Of the others, `MOST_BLOCKS` with them at
-    most, the first rows are read.
+    At most `MOST_BLOCKS` blocks are sampled. At least three of them, and as many as `WHOLE_BYTES` allows, are read
+    whole; of the others only the first rows.
     """
     plan = data.plan
     names = list(plan.schema if columns is None else columns)
@@ -556,12 +563,12 @@ def sample_rows(data: Dataset, columns: Sequence[str] | None = None) -> pa.Table
 
 
 def _take_evenly(blocks: Sequence[Block], most: int) -> list[Block]:
-    """Take at most so many of the blocks, from the first to the last in equal steps."""
+    """Take at most `most` of the blocks, from the first to the last in equal steps."""
     return [blocks[i] for i in np.unique(np.linspace(0, len(blocks) - 1, min(most, len(blocks))).astype(int))]
 
 
 def _take_ranges(table: pa.Table, rows: int, number: int) -> list[pa.Table]:
-    """Take about so many rows of a table, in ranges that are spread over it; all if it has no more."""
+    """Take about `rows` rows of a table, in `number` ranges that are spread over it; all if it has no more."""
     if table.num_rows <= rows:
         return [table]
     length = max(1, rows // number)

@@ -43,17 +43,17 @@ ENTRY = re.compile(r"features\[\d+\]")
 RECIPES = Path(flows.__file__).parent / "recipes"
 
 
-GO_ON = (
+REFIT_HELP = (
     "how to continue from the base; in addition to the keys an operator or an entry with merge or freeze, such as "
     '{"Normalize": "freeze", "features[2]": "merge"}'
 )
-WHAT_FOLLOWS = (
+CHECKS_HELP = (
     "what follows when a night differs from its contract or from earlier nights: on_finding, and "
     "{threshold, level, columns} by check"
 )
-WHERE_TO = "where the rows go, in which order and in how many files"
-WORKERS = "the workers that run the job"
-WHICH_DATE = "the date of the run, and how it is executed"
+OUTPUT_HELP = "where the rows go, in which order and in how many files"
+CLUSTER_HELP = "the workers that run the job"
+RUN_HELP = "the date of the run, and how it is executed"
 
 
 class Feature(Section):
@@ -113,7 +113,7 @@ class CheckedJob(DatedJob):
     contract: JsonObject | str | None = Field(
         None, description="types, nulls and domains of the source's columns: a map, or a YAML file that has it"
     )
-    checks: Checks = Field(Checks(), description=WHAT_FOLLOWS)
+    checks: Checks = Field(Checks(), description=CHECKS_HELP)
 
     def rules(self) -> Contract | None:
         """Return the contract, read from its file if the job names one; None without a contract."""
@@ -176,13 +176,13 @@ class Job(CheckedJob):
         "the text of a whole job, such as a draft of `rowmill new`",
     )
     label: list[str] = Field([], description="columns that are written last and tagged as target")
-    output: Output = Field(description=WHERE_TO)
+    output: Output = Field(description=OUTPUT_HELP)
     base: str | None = Field(
         None, description="output whose newest good version is learned on top of, such as output.path itself; or none"
     )
-    refit: Refitting = Field(Refitting(), description=GO_ON)
-    cluster: Cluster = Field(Cluster(), description=WORKERS)
-    run: Run = Field(Run(), description=WHICH_DATE)
+    refit: Refitting = Field(Refitting(), description=REFIT_HELP)
+    cluster: Cluster = Field(Cluster(), description=CLUSTER_HELP)
+    run: Run = Field(Run(), description=RUN_HELP)
 
     _some = field_validator("base", mode="before")(some_path)
 
@@ -254,9 +254,9 @@ class Application(CheckedJob):
         description="where the new rows come from; what is not given is as in the fit, of header, columns and "
         "delimiter where the files have its format"
     )
-    output: Output = Field(description=WHERE_TO)
-    cluster: Cluster = Field(Cluster(), description=WORKERS)
-    run: Run = Field(Run(), description=WHICH_DATE)
+    output: Output = Field(description=OUTPUT_HELP)
+    cluster: Cluster = Field(Cluster(), description=CLUSTER_HELP)
+    run: Run = Field(Run(), description=RUN_HELP)
 
     def request(self, engine: str) -> Request:
         """Return the request of the stages."""

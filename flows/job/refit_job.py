@@ -11,11 +11,11 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from flows.job.access import check_access, check_base
 from flows.job.dates import DateOf, date_of_run_now
 from flows.job.job import (
-    GO_ON,
-    WHAT_FOLLOWS,
-    WHERE_TO,
-    WHICH_DATE,
-    WORKERS,
+    CHECKS_HELP,
+    CLUSTER_HELP,
+    OUTPUT_HELP,
+    REFIT_HELP,
+    RUN_HELP,
     Application,
     CheckedJob,
     Job,
@@ -32,11 +32,11 @@ from flows.job.job import (
     validate_job,
 )
 from infra.clusters.model import Cluster
-from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Source, some_path
+from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Section, Source, some_path
 from tasks.core.strict_json import JsonObject
 from tasks.core.wings import check_keys
 from tasks.errors import JobError
-from tasks.graph.node import Node, graph_from_json
+from tasks.graph.node import graph_from_json
 from tasks.job.base_version import BaseVersion, explain_no_base, find_newest_good
 from tasks.job.refitting import refitting_request
 from tasks.job.request import Request
@@ -52,22 +52,22 @@ class Refit(CheckedJob):
     base: str = Field(description="output of earlier runs; its newest good version is learned on top of")
     source: Source = Field(description="where the new rows come from; what is not given is as in the base")
     output: Output = Field(
-        description=f"{WHERE_TO}; a new version of the base if empty, in the order and the files of the base"
+        description=f"{OUTPUT_HELP}; a new version of the base if empty, in the order and the files of the base"
     )
-    refit: Refitting = Field(Refitting(), description=GO_ON)
-    cluster: Cluster = Field(Cluster(), description=WORKERS)
+    refit: Refitting = Field(Refitting(), description=REFIT_HELP)
+    cluster: Cluster = Field(Cluster(), description=CLUSTER_HELP)
     contract: JsonObject | str | None = Field(
         None, description="types, nulls and domains of the source's columns, as in a job; that of the base if empty"
     )
-    checks: Checks = Field(Checks(), description=f"{WHAT_FOLLOWS}; what is not given is as in the base")
-    run: Run = Field(Run(), description=WHICH_DATE)
+    checks: Checks = Field(Checks(), description=f"{CHECKS_HELP}; what is not given is as in the base")
+    run: Run = Field(Run(), description=RUN_HELP)
 
-    _some = field_validator("base", mode="before")(some_path)
+    _base_is_not_empty = field_validator("base", mode="before")(some_path)
     _inherited: tuple[str, ...] = PrivateAttr(())
 
     @property
     def inherited(self) -> str:
-        """What holds since the base says it, and the refit does not: `checks.on_finding: stop, output.files: 2`."""
+        """The settings that the refit leaves to its base: `checks.on_finding: stop, output.files: 2`."""
         return ", ".join(self._inherited)
 
     @model_validator(mode="before")
@@ -83,12 +83,14 @@ class Refit(CheckedJob):
 
     @property
     def base_path(self) -> Path:
-        """Where the base is."""
+        """The folder of the base."""
         return Path(absolute(self.base))
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
-        """The request of the stages; without a `base` that of the newest version, which is not read whole. A JobError
-        where there is none."""
+        """Make the request of the stages, on top of `base`, or else of what `find_newest_base` finds.
+
+        Raises a JobError if no version is published.
+        """
         base = base or find_newest_base(self.base_path)
         source, output, run = self.resolve_paths()
         return self.with_checks(refitting_request(source, base, self.refit, output, run, engine))
@@ -98,7 +100,10 @@ AnyJob = Job | Application | Refit
 
 
 def find_newest_base(root: Path) -> BaseVersion:
-    """Find the newest good version as far as its JSON says; a JobError where nothing is published."""
+    """Find the newest version that its JSON files show to be good; a JobError if nothing is published.
+
+    Checksums are not verified.
+    """
     version = find_newest_good(root, thorough=False).version
     if version is None:
         raise JobError(
@@ -111,7 +116,10 @@ def find_newest_base(root: Path) -> BaseVersion:
 
 
 def make_refit(data: JsonObject, date_of: DateOf = date_of_run_now) -> Refit:
-    """Make the refit of plain values; its base is there. `date_of` says which date its patterns mean."""
+    """Make a refit of plain values; a JobError if it is not valid, or if its base does not exist.
+
+    `date_of` says which date its patterns mean.
+    """
     check_size(data)
     check_keys(data)
     base = data.get("base")
@@ -122,9 +130,8 @@ def make_refit(data: JsonObject, date_of: DateOf = date_of_run_now) -> Refit:
         raise JobError("a refit needs a base", where="base", do="name an output; rowmill run learns without one")
     for name in Refit.refused_of_source:
         if getattr(refit.source, name) is not None:
-            do = "leave it out; a job for rowmill run with `base` takes it"
-            if name == "split":
-                do = "leave it out: a job with a base is not split"
+            takes_it = "leave it out; a job for rowmill run with `base` takes it"
+            do = "leave it out: a job with a base is not split" if name == "split" else takes_it
             raise JobError(f"source.{name} is not for refit", do=do)
     if refit.refit.learn_from is not None:
         raise JobError(
@@ -134,31 +141,33 @@ def make_refit(data: JsonObject, date_of: DateOf = date_of_run_now) -> Refit:
         )
     check_filter(refit.source)
     check_access(refit)
-    check_refit(refit.base, refit.refit, graph_of(refit))
-    refit = like_base(refit, find_newest_base(refit.base_path).settings)
+    base_version = find_newest_base(refit.base_path)
+    check_refit(refit.base, refit.refit, graph_from_json(base_version.data["graph"]))
+    refit = inherit_from_base(refit, base_version.settings)
     refuse_source_inside(refit)
-    exchange_on(refit.run, refit.cluster)
+    exchange_on(refit.run, refit.cluster)  # a check: raises a JobError
     return refit
 
 
-def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
-    """The refit with the order and the files of its base, its checks and its contract, where it says nothing itself.
+def inherit_from_base(refit: Refit, base_settings: Mapping[str, JsonObject]) -> Refit:
+    """Return the refit with what it leaves out taken from its base.
 
-    Of checks and output key by key; a contract that is given replaces the whole one. Where the rows go, and over what,
-    the refit alone says.
+    `checks` and `output` are inherited key by key, `contract` as a whole. `output.path` and `output.on_existing` are
+    never inherited.
     """
     own = refit.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     output = {
         name: value
-        for name, value in known.get("output", {}).items()
+        for name, value in base_settings.get("output", {}).items()
         if name in Output.model_fields and name not in ("path", "on_existing") and value is not None
     }
     if {"rows_per_file", "files_per_worker"} & output.keys():
-        output.pop("files", None)  # how many there were
-    wanted = overlay_job({"output": output, "checks": known.get("checks", {})}, own)
+        output.pop("files", None)  # not a setting: the number that resulted from the rule
+    wanted = overlay_job({"output": output, "checks": base_settings.get("checks", {})}, own)
     output = wanted["output"]
-    same_format = output.get("format", "parquet") == known.get("output", {}).get("format", "parquet")
-    fits = {
+    same_format = output.get("format", "parquet") == base_settings.get("output", {}).get("format", "parquet")
+    # An inherited key is dropped if keys of the refit make it invalid: keep in step with the validators of Output.
+    may_inherit = {
         "compression": same_format,
         "row_group_size": same_format,
         "shuffle_groups": output.get("shuffle") == "worker",
@@ -167,23 +176,23 @@ def like_base(refit: Refit, known: Mapping[str, JsonObject]) -> Refit:
         "metadata_file": output.get("format", "parquet") == "parquet",
         "keep_versions": output.get("on_existing") == "version",
     }
-    output = {name: value for name, value in output.items() if name in own["output"] or fits.get(name, True)}
+    output = {name: value for name, value in output.items() if name in own["output"] or may_inherit.get(name, True)}
     sections = {"checks": validate_job(Checks, wanted["checks"]), "output": validate_job(Output, output)}
-    texts = [
-        f"{'.'.join(place)}: {value}"
-        for name, section in sections.items()
-        for place, value in flat({name: section.model_dump(mode="json", exclude_defaults=True)})
-        if place not in {place for place, _ in flat({name: own.get(name, {})})}
-    ]
-    contract = {"contract": dict(known["contract"])} if refit.contract is None and known.get("contract") else {}
-    like = refit.model_copy(update=sections | contract)
-    like._inherited = (*texts, *contract)
-    return like
+    base_contract = base_settings.get("contract") if refit.contract is None else None
+    contract = {"contract": dict(base_contract)} if base_contract else {}
+    merged = refit.model_copy(update=sections | contract)
+    merged._inherited = (*_list_inherited(sections, own), *contract)
+    return merged
 
 
-def graph_of(refit: Refit) -> Node:
-    """Return the features of the base."""
-    return graph_from_json(find_newest_base(refit.base_path).data["graph"])
+def _list_inherited(sections: Mapping[str, Section], own: JsonObject) -> list[str]:
+    """List the keys of sections that are not in the refit's `own` values, with their values."""
+    lines = []
+    for name, section in sections.items():
+        own_places = {place for place, _ in flat({name: own.get(name, {})})}
+        places = flat({name: section.model_dump(mode="json", exclude_defaults=True)})
+        lines += [f"{'.'.join(place)}: {value}" for place, value in places if place not in own_places]
+    return lines
 
 
 def maker_of(flow: str) -> Callable[..., Any]:

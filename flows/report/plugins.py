@@ -15,7 +15,7 @@ from tasks.job.apply_fitted import bind_graph
 from tasks.job.fingerprints import fingerprint
 from tasks.job.request import Request, SavedPlans
 from tasks.report.artifact import stage_markdown
-from tasks.report.diagram import workflow_diagram
+from tasks.report.diagram import load_or_draw_workflow
 from tasks.report.html import ReportWriter
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.progress_artifact import stage_key
@@ -70,6 +70,6 @@ def stage_page(request: Request, result: StageResult, dashboard: str = "") -> st
     folder = request.staging.folder
     picture = folder / f"diagram-{fingerprint(request.graph)[:12]}.svg"
     schema = SavedPlans(request).plan(request.splits[0]).schema
-    diagram = workflow_diagram(picture, lambda: bind_graph(request, schema))
+    diagram = load_or_draw_workflow(picture, lambda: bind_graph(request, schema))
     workers: dict[str, Any] = monitor.load(monitor.samples_path(folder, result.title))
     return stage_markdown(result, diagram, workers, dashboard)

@@ -37,24 +37,34 @@ def whole_name(split: str) -> str:
     return f"profile-{split}.json" if split else "profile.json"
 
 
-def profile_of(seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, source: Mapping[str, str]) -> Profile:
+def profile_of(
+    seen: Seen, bound: Bound, failed: Sequence[Record], plan: Plan, source_types: Mapping[str, str]
+) -> Profile:
     """Make the profile of the rows that a pass has seen.
 
-    It has the steps that met something or in which casts failed, and the types of all columns of the `source`.
-
-    Whole numbers of a fit that are floats in this plan have the type that they have here."""
+    It has the steps that met something or in which casts failed. `source_types` are those of all columns of the source.
+    A column that is an integer in the fit and a float in this plan has the type of this plan (`RETYPED`).
+    """
     types = {name: bound.source[name].dtype for name in seen.columns}
     types |= {name: parse_dtype(dtype) for name, dtype in plan.options.get(RETYPED, {}).items() if name in types}
     columns = make_column_profiles(types, seen.columns, seen.sample, seen.step)
     repeated, compared = row_sample.measure_repeated_share(seen.hashes)
-    pairs, rows = associations(seen.sample) if compared else ({}, 0)
+    # Without rows to compare there is no sample to associate columns in.
+    pairs, associated = associations(seen.sample) if compared else ({}, 0)
     profile = Profile(seen.rows, columns, _steps(seen, bound, failed), seen.seconds)
-    return replace(profile, repeated=repeated, compared=compared, associations=pairs, associated=rows, source=source)
+    return replace(
+        profile,
+        repeated=repeated,
+        compared=compared,
+        associations=pairs,
+        associated=associated,
+        source=source_types,
+    )
 
 
 def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, StepProfile]:
     by_key: dict[str, Step] = {step.key: step for step in bound.steps.values()}
-    casts: dict[str, int] = {}
+    casts: dict[str, int] = {}  # failed rows by the text of `describe_step`, which records name a step by
     for record in failed:
         casts[record["entry"]] = casts.get(record["entry"], 0) + record["rows"]
     profiles = {}
@@ -66,10 +76,10 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
                 key,
                 type(step.op).__name__,
                 tuple(step.unit),
-                met.get("rows", seen.rows),
-                met.get("out_of_vocabulary"),
-                met.get("unmatched"),
-                failed_rows,
+                rows=met.get("rows", seen.rows),
+                out_of_vocabulary=met.get("out_of_vocabulary"),
+                unmatched=met.get("unmatched"),
+                failed_casts=failed_rows,
             )
     for entry, rows in casts.items():  # of `source.filter` and filters of the graph
         profiles[entry] = StepProfile(entry, entry.partition(" of ")[0], (), seen.rows, failed_casts=rows)
@@ -77,19 +87,19 @@ def _steps(seen: Seen, bound: Bound, failed: Sequence[Record]) -> dict[str, Step
 
 
 def save(request: Request, name: str, profile: Profile, fingerprint: str) -> None:
-    """Write a profile into the staging folder, with the fingerprint of the work that it is of."""
+    """Write a profile into the staging folder, with the fingerprint of the work that made it."""
     write_text(request.staging.folder / name, profile.text(fingerprint=fingerprint))
 
 
 def load_profile(request: Request, name: str, fingerprint: str = "") -> Profile | None:
-    """Load a profile of the staging folder by its name (and fingerprint, unless it is empty); None without it."""
+    """Load a profile of the staging folder by its name; None if there is none, or one of another fingerprint."""
     path = request.staging.folder / name
     try:
         status = path.stat()
     except OSError:
         return None
-    work, profile = _parse_profile(path, status.st_mtime_ns, status.st_size)
-    return None if fingerprint and work != fingerprint else profile
+    saved_fingerprint, profile = _parse_profile(path, status.st_mtime_ns, status.st_size)
+    return None if fingerprint and saved_fingerprint != fingerprint else profile
 
 
 @functools.lru_cache(maxsize=4)  # stages of a process ask for a profile again and again
@@ -105,7 +115,10 @@ def _parse_profile(path: Path, changed: int, size: int) -> tuple[Any, Profile | 
 
 
 def publish_profile(request: Request, split: str, folder: Path) -> list[JsonObject]:
-    """Write `_profile.json` into the folder of a split that is published; its record for the manifest, [] without."""
+    """Write `_profile.json` into the folder of a split that is published, and return its record for the manifest.
+
+    [] if run.profile is off, or if the split has no readable profile.
+    """
     whole = request.staging.folder / whole_name(split)
     content = read_json(whole) if request.run.profile else None
     if not isinstance(content, dict):

@@ -14,12 +14,13 @@ from tasks.ops.base import Operator
 from tasks.report.box_graph import graph
 from tasks.storage.atomic import write_text
 
-# names in a box, boxes of a kind in a picture
-NAMES = 4
-BOXES = 16
+# names in a box
+MOST_NAMES = 4
+# boxes of a kind in a picture
+MOST_BOXES = 16
 # characters of an operator's parameters
-IN_TABLE = 44
-IN_PICTURE = 24
+PARAMETERS_IN_TABLE = 44
+PARAMETERS_IN_PICTURE = 24
 
 
 @dataclass
@@ -28,12 +29,12 @@ class Box:
 
     kind: str  # source, operator or output
     text: str
-    after: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from
+    inputs: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from
     learns: set[Any] = field(default_factory=set)  # keys of the boxes that it takes from only to learn (a target)
 
 
-def operator_text(op: Operator, most: int = IN_TABLE) -> str:
-    """Describe an operator with the parameters that were given, cut to `most` characters.
+def operator_text(op: Operator, most: int = PARAMETERS_IN_TABLE) -> str:
+    """Describe an operator; its parameters, without those that are null, are cut to `most` characters.
 
     >>> from rowmill import ops
     >>> operator_text(ops.FillMissing(fill_value=7)), operator_text(ops.Normalize())
@@ -47,8 +48,9 @@ def operator_text(op: Operator, most: int = IN_TABLE) -> str:
     return type(op).__name__ + (f"({text})" if text else "")
 
 
-def names_text(names: Sequence[str], most: int = NAMES) -> str:
-    """
+def names_text(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Join names for a box or a cell; of more than `most`, the first ones, the last and their number.
+
     >>> names_text(["a", "b"]), names_text(["c1", "c2", "c3", "c4", "c5", "c6"])
     ('a, b', 'c1, c2, c3 .. c6 (6 columns)')
     """
@@ -57,7 +59,7 @@ def names_text(names: Sequence[str], most: int = NAMES) -> str:
     return f"{', '.join(names[: most - 1])} .. {names[-1]} ({len(names):,} columns)"
 
 
-def boxes(bound: Bound) -> dict[Any, Box]:
+def make_boxes(bound: Bound) -> dict[Any, Box]:
     """Make the boxes by key, in the order of the graph, without those that the output does not need."""
     steps: dict[int, list[Step]] = {}
     for step in {s.key: s for s in [*bound.needed_steps(bound.targets), *bound.filters]}.values():
@@ -65,15 +67,15 @@ def boxes(bound: Bound) -> dict[Any, Box]:
     uses: dict[str, set[Any]] = {}
     by_key: dict[Any, Box] = {}
     for node, own_steps in sorted(steps.items()):
-        box = by_key["operator", node] = Box("operator", operator_text(own_steps[0].op, IN_PICTURE))
+        box = by_key["operator", node] = Box("operator", operator_text(own_steps[0].op, PARAMETERS_IN_PICTURE))
         for step in own_steps:
             for at in step.fit_inputs.values():
                 place, name = bound.origin(*at)
                 if place != SOURCE:
-                    (box.after if at in step.inputs.values() else box.learns).add(("operator", place))
+                    (box.inputs if at in step.inputs.values() else box.learns).add(("operator", place))
                 else:
                     uses.setdefault(name, set()).add(("operator", node))
-        box.learns -= box.after
+        box.learns -= box.inputs
     outputs: dict[Any, list[str]] = {}
     for place, name in bound.targets:
         root, column = bound.origin(place, name)
@@ -86,7 +88,10 @@ def boxes(bound: Bound) -> dict[Any, Box]:
 
 
 def _with_sources(bound: Bound, uses: dict[str, set[Any]], by_key: dict[Any, Box]) -> dict[Any, Box]:
-    """Source columns that go to the same boxes share one of their own."""
+    """Return the boxes with those of the source columns before them, which become inputs of the boxes that use them.
+
+    Columns that the same boxes use share one box.
+    """
     groups: dict[frozenset[Any], list[str]] = {}
     for name in bound.source:
         if name in uses:
@@ -95,7 +100,7 @@ def _with_sources(bound: Bound, uses: dict[str, set[Any]], by_key: dict[Any, Box
     for number, (targets, names) in enumerate(groups.items()):
         sources["source", number] = Box("source", names_text(names))
         for key in targets:
-            by_key[key].after.add(("source", number))
+            by_key[key].inputs.add(("source", number))
     return sources | by_key
 
 
@@ -103,35 +108,35 @@ def draw_workflow(bound: Bound) -> str:
     """Draw the workflow: columns on the left, outputs on the right, dotted where values are only learned from.
 
     An SVG image is shown by every page of Prefect, and by a report without a network; Mermaid is not. Of each kind the
-    first `BOXES` boxes are drawn, and how many there are more.
+    first `MOST_BOXES` boxes are drawn, and how many there are more.
     """
-    every = boxes(bound)
+    every = make_boxes(bound)
     shown: dict[Any, Box] = {}
     more: list[str] = []
     for kind, names in (("source", "groups of columns"), ("operator", "operators"), ("output", "outputs")):
         of_kind = {key: box for key, box in every.items() if box.kind == kind}
-        shown |= dict(list(of_kind.items())[:BOXES])
-        more += [f"{len(of_kind) - BOXES:,} {names}"] if len(of_kind) > BOXES else []
-    lines = [
+        shown |= dict(list(of_kind.items())[:MOST_BOXES])
+        more += [f"{len(of_kind) - MOST_BOXES:,} {names}"] if len(of_kind) > MOST_BOXES else []
+    edges = [
         (origin, key, kind)
         for key, box in shown.items()
-        for kind, origins in (("after", box.after), ("learns", box.learns))
+        for kind, origins in (("after", box.inputs), ("learns", box.learns))
         for origin in sorted(origins, key=str)
         if origin in shown
     ]
     note = f"not drawn: {', '.join(more)}" if more else ""
-    return graph({key: (box.kind, box.text) for key, box in shown.items()}, _compute_depths(shown), lines, note)
+    return graph({key: (box.kind, box.text) for key, box in shown.items()}, _compute_depths(shown), edges, note)
 
 
 def _compute_depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
-    """Compute the column of every box: one beyond those that it takes from, outputs last."""
+    """Compute how far right every box stands (0: leftmost): one beyond its inputs, outputs last."""
     depths: dict[Any, int] = {}
 
     def depth_of(key: Any) -> int:
-        # A box may learn from one that stands after it in the graph.
+        # Not in the order of `shown`: a box may learn from a later one. The graph has no cycles, so this ends.
         if key not in depths:
             box = shown[key]
-            before = [depth_of(origin) for origin in box.after | box.learns if origin in shown]
+            before = [depth_of(origin) for origin in box.inputs | box.learns if origin in shown]
             depths[key] = 0 if box.kind == "source" else max(before, default=0) + 1
         return depths[key]
 
@@ -139,7 +144,7 @@ def _compute_depths(shown: Mapping[Any, Box]) -> dict[Any, int]:
     return {key: last if box.kind == "output" else depths[key] for key, box in shown.items()}
 
 
-def ways(bound: Bound) -> list[dict[str, str]]:
+def tabulate_paths(bound: Bound) -> list[dict[str, str]]:
     """Tabulate which source columns go through which operators into which outputs."""
     rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for place, name in bound.targets:
@@ -172,9 +177,8 @@ def _trace_steps(bound: Bound, place: int, name: str) -> list[Step]:
     return sorted(applied.values(), key=lambda s: (s.node, s.key))
 
 
-def workflow_diagram(path: Path, bind: Callable[[], Bound]) -> str:
-    """Return the picture of a run's workflow as SVG: read from `path`, where the run's first stage saved it, or
-    drawn."""
+def load_or_draw_workflow(path: Path, bind: Callable[[], Bound]) -> str:
+    """Load the picture of a run's workflow as SVG from `path`; if it is not there, draw it and save it."""
     if path.exists():
         return path.read_text()
     text = draw_workflow(bind())

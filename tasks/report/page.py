@@ -97,7 +97,7 @@ def render(facts: Facts, folder: Path) -> str:
         resources=resources_text({name: manifest[name] for name in RESOURCES if name in manifest}),
         picture=picture,
         picture_is_wide=svg.width_of(picture) > WINDOW,
-        ways=diagram.ways(facts.bound),
+        ways=diagram.tabulate_paths(facts.bound),
         source=known[:MOST_COLUMNS],
         output=output[:MOST_COLUMNS],
         output_note=note,

@@ -29,7 +29,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from flows.draft.readable_files import LABELS, readable
+from flows.draft.readable_files import ROW_NAME_COLUMN, readable
 from tasks.core.plan import Partition
 from tasks.core.schema import Schema
 from tasks.engines.convert import libraries
@@ -523,7 +523,7 @@ def read_as_drafted(path: Path) -> Table:
     texts = Schema(replace(column, dtype=pa.string()) for column in plan.schema.columns)
     data = seen.data.in_types(replace(plan, schema=texts))
     table = libraries.decode_dictionaries(read(data.handle, Partition(0, data.plan.blocks), [*texts]))
-    is_named = seen.layout.get("header", True) or LABELS in table.column_names
+    is_named = seen.layout.get("header", True) or ROW_NAME_COLUMN in table.column_names
     names = tuple(table.column_names) if is_named else None
     return names, tuple(zip(*(column.to_pylist() for column in table.columns), strict=True))
 

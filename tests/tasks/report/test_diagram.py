@@ -25,14 +25,14 @@ def texts(picture: str) -> list[str]:
 
 def test_boxes_are_columns_steps_and_outputs() -> None:
     graph = (["x", "y"] >> ops.FillMissing() >> ops.Normalize()) + ["z"] + (["a"] >> ops.Clip(max_value=9))
-    found = diagram.boxes(bound(graph, "x y z a unused"))
+    found = diagram.make_boxes(bound(graph, "x y z a unused"))
     assert [(b.kind, b.text) for b in found.values()] == [
         ("source", "x, y"), ("source", "z"), ("source", "a"),
         ("operator", "FillMissing"), ("operator", "Normalize"), ("operator", "Clip(max_value=9)"),
         ("output", "x, y"), ("output", "z"), ("output", "a"),
     ]  # fmt: skip
     texts_of = {key: box.text for key, box in found.items()}
-    lines = {(texts_of[a], box.text, box.kind) for box in found.values() for a in box.after}
+    lines = {(texts_of[a], box.text, box.kind) for box in found.values() for a in box.inputs}
     assert lines == {
         ("x, y", "FillMissing", "operator"), ("FillMissing", "Normalize", "operator"), ("Normalize", "x, y", "output"),
         ("z", "z", "output"), ("a", "Clip(max_value=9)", "operator"), ("Clip(max_value=9)", "a", "output"),
@@ -68,7 +68,7 @@ def test_of_many_boxes_the_first_are_drawn_and_the_others_counted() -> None:
 
 def test_ways_name_columns_operators_and_outputs() -> None:
     graph = (["x", "y"] >> ops.FillMissing() >> ops.Normalize()) + ["z"]
-    assert diagram.ways(bound(graph, "x y z")) == [
+    assert diagram.tabulate_paths(bound(graph, "x y z")) == [
         {"columns": "x, y", "operators": "FillMissing → Normalize", "outputs": "x, y", "types": "float32"},
         {"columns": "z", "operators": "as it is", "outputs": "z", "types": "float64"},
     ]
