@@ -337,7 +337,7 @@ def test_a_url_is_no_scratch_folder(tmp_path: Path) -> None:
 
 # Who lives
 
-LOCKS = "import sys; from tasks.storage.staging import Staging\nwith Staging(sys.argv[1]).locked(): print('mine')"
+LOCKS = "import sys; from tasks.storage.staging import Staging\nwith Staging(sys.argv[1]).hold_lock(): print('mine')"
 
 
 def elsewhere(target: Path) -> subprocess.CompletedProcess[str]:
