@@ -176,7 +176,7 @@ def _find_deployment(name: str) -> DeployedJob:
             return make_deployed_job(name, client.read_deployment_by_name(name))
         except (ObjectNotFound, ValueError):
             flows = {flow.id: flow.name for flow in client.read_flows()}
-            names = [f"{flows.get(found.flow_id, '?')}/{found.name}" for found in client.read_deployments()]
+            names = [f"{flows.get(deployed.flow_id, '?')}/{deployed.name}" for deployed in client.read_deployments()]
             raise JobError(f"there is no deployment {name!r}", where="DEPLOYMENT", do=near(name, names)) from None
 
 

@@ -135,6 +135,9 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
                 Feature.model_validate(entry)
             Source.model_validate(value["source"])
             seen.append("job")
+        elif "fitted" in value:
+            Source.model_validate(value["source"])
+            seen.append("apply")
         elif "split" in value:
             Source.model_validate({"path": "x", **value})
             seen.append("split")
@@ -152,7 +155,7 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
     for _, text in blocks():
         if text.startswith("cluster:"):
             Cluster.model_validate(load(text)["cluster"])  # type: ignore[index]
-    counts = {"job": 6, "split": 7, "cluster": 6, "configurations": 1, "preset": 1}
+    counts = {"job": 7, "apply": 1, "split": 7, "cluster": 6, "configurations": 1, "preset": 1}
     assert {name: seen.count(name) for name in seen} == counts
 
 
