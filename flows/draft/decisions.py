@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.draft.names import is_amount_name, is_code_name, is_id_name, is_time_name
-from flows.draft.whole_numbers import are_codes, count_rows, numbers_of
+from flows.draft.whole_numbers import are_codes, are_row_numbers, numbers_of
 from flows.draft.written_values import TIME, all_match, detect_number_signs, marks_in, writes
 from tasks.core.dtypes import dtype_name, is_list, leaf_type
 from tasks.core.schema import Column
@@ -106,7 +106,7 @@ def decide(column: Column, sample: pa.ChunkedArray, whole: bool, number_texts: b
         return _category(name, seen, distinct, False, values)
     if _are_whole(values, nulls) and len(values) >= UNIQUE_FROM:
         numbers = numbers_of(values)
-        if not is_list(column.dtype) and not _has_own_meaning(name) and count_rows(numbers):
+        if not is_list(column.dtype) and not _has_own_meaning(name) and are_row_numbers(numbers):
             return Decision(name, f"it counts the rows{where}, from which nothing can be learned")
         if is_code_name(name) and distinct == len(values):
             return Decision(name, f"every row{where} has a value of its own; {OWN_VALUE}")

@@ -81,13 +81,13 @@ def are_codes(name: str, numbers: WholeNumbers) -> bool:
         return True  # a flag
     if is_amount_name(name):
         return False
-    if is_code_name(name) or _group_rows(numbers):
+    if is_code_name(name) or _are_block_numbers(numbers):
         return True
     if numbers.low < 0:
         return False
     if is_calendar_name(name) and len(numbers.values) <= CALENDAR:
         return True
-    if REPEATED * len(numbers.values) > len(numbers.rows) or _count_things(numbers):
+    if REPEATED * len(numbers.values) > len(numbers.rows) or _are_counts(numbers):
         return False
     if _are_even(numbers):
         return True
@@ -96,7 +96,7 @@ def are_codes(name: str, numbers: WholeNumbers) -> bool:
     return _are_erratic(numbers)
 
 
-def count_rows(numbers: WholeNumbers) -> bool:
+def are_row_numbers(numbers: WholeNumbers) -> bool:
     """Tell whether numbers count the rows of a source, from 0 or 1 on; a number may be missing where a row is."""
     if len(numbers.rows) != len(numbers.values) or not _begin(numbers):
         return False
@@ -109,7 +109,7 @@ def _begin(numbers: WholeNumbers) -> bool:
     return numbers.low in (0, 1)
 
 
-def _group_rows(numbers: WholeNumbers) -> bool:
+def _are_block_numbers(numbers: WholeNumbers) -> bool:
     """Tell whether the rows come in blocks of one number each, which count the blocks: panels and households are so. A
     number may be missing, since a sample has several ranges of the rows."""
     steps = np.diff(numbers.rows)
@@ -117,7 +117,7 @@ def _group_rows(numbers: WholeNumbers) -> bool:
     return count_on and len(numbers.values) > LEVELS and 2 * len(numbers.values) <= len(numbers.rows)
 
 
-def _count_things(numbers: WholeNumbers) -> bool:
+def _are_counts(numbers: WholeNumbers) -> bool:
     """Tell whether 0, 1, 2, .. become rarer and rarer, or 1, 2, 3, .., or 2, 3, 4, .."""
     counts = numbers.counts
     values = numbers.values

@@ -52,7 +52,7 @@ def _make_request(source: Source, copy: PublishedCopy, output: Output, run: Run,
     digest = data.get("state") or hashlib.sha256(list_state_files(folder)[0].read_bytes()).hexdigest()
     labels = list_targets(graph_from_json(data["graph"]), Schema.from_json(data["schema"]), Tags.SAMPLE_WEIGHT)
     applied = Fitted(
-        copy.name(folder),
+        copy.with_urls(str(folder)),
         digest,
         data["schema"],
         fit,
@@ -98,7 +98,9 @@ def _adapt_to_base(request: Request, plan: Plan) -> Plan:
     needed = [name for name in needed if name != weight]
     for name in needed:
         if name not in plan.schema:
-            raise _find_missing(name, plan.schema, "its base has learned from it, or writes it", "source.path")
+            raise _make_missing_column_error(
+                name, plan.schema, "its base has learned from it, or writes it", "source.path"
+            )
     own_types = request.fit.own_types if request.fit else ()
     plan = in_fitted_types(plan, bound, needed, own_types, _collect_exact_columns(request), training=True)
     names = dict.fromkeys([*(name for name in schema if name in plan.schema), *plan.options.get(FIELDS, ())])
@@ -337,11 +339,11 @@ def list_unmakeable_labels(
             left_out.append(name)
         elif lacking:
             why = f"the column {name!r} of the output is made of it"
-            raise _find_missing(lacking[0], source, why, where, do.format(lacking[0]))
+            raise _make_missing_column_error(lacking[0], source, why, where, do.format(lacking[0]))
     for step in bound.filters:
         for name in bound.source_columns(step.inputs.values(), training=False):
             if name not in source:
-                raise _find_missing(name, source, f"{type(step.op).__name__} keeps rows by it", where)
+                raise _make_missing_column_error(name, source, f"{type(step.op).__name__} keeps rows by it", where)
     if len(left_out) == len(bound.targets):
         raise DataError(
             "the source has no column that the workflow needs",
@@ -352,7 +354,7 @@ def list_unmakeable_labels(
     return left_out
 
 
-def _find_missing(name: str, source: Schema, why: str, where: str, do: str = "") -> DataError:
+def _make_missing_column_error(name: str, source: Schema, why: str, where: str, do: str = "") -> DataError:
     what = f"{'the source' if where == 'source.path' else where} has no column {name!r}"
     why = f"the workflow was fitted with it: {why}"
     return DataError(what, where=where, why=why, do=near(name, source) + (f"; {do}" if do else ""))

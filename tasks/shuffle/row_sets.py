@@ -157,10 +157,10 @@ def find_unit_of_numbers(rows: SourceRows, rule: SplitRule) -> str:
     if units[0] and units[0] == units[1] and not digits:
         return units[0]
     number = "cast(_, 'int64')" if pa.types.is_floating(rows.plan.schema[column].dtype) else "_"
-    raise _explain_unit(column, number, written if most else [], units, digits)
+    raise _make_unit_error(column, number, written if most else [], units, digits)
 
 
-def _explain_unit(
+def _make_unit_error(
     column: str, number: str, written: Sequence[str], units: tuple[str | None, str | None], digits: str | None
 ) -> JobError:
     """Make the error for numbers that do not tell their unit; `number` is an expression for one as an integer.

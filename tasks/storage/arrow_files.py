@@ -18,7 +18,7 @@ def make_dataset(folder: str, files: Sequence[File], options: Mapping[str, Any])
 
     Bytes are those of the files as they were listed; a DataError if one is another by now.
     """
-    system = pafs.PyFileSystem(_ListedFiles(files, options))
+    system = pafs.PyFileSystem(_FilesForArrow(files, options))
     return ds.dataset(
         [_without_scheme(file.path) for file in files],
         filesystem=system,
@@ -32,7 +32,7 @@ def _without_scheme(path: str) -> str:
     return path.partition("://")[2] if "://" in path else path
 
 
-class _ListedFiles(pafs.FileSystemHandler):  # type: ignore[misc]
+class _FilesForArrow(pafs.FileSystemHandler):  # type: ignore[misc]
     """Files that were listed, by their paths without the scheme, which Arrow would take for folders."""
 
     def __init__(self, files: Sequence[File], options: Mapping[str, Any]) -> None:

@@ -97,17 +97,19 @@ def kind_of(url: str) -> str | None:
 
 def unknown_options(kind: str, options: Mapping[str, Any]) -> list[str]:
     """Options that are fsspec's alone: such a storage is read by fsspec."""
-    return sorted(name for name in _flat(kind, options) if name not in KNOWN[kind] | {ALLOW_HTTP, RETRY_SECONDS})
+    return sorted(
+        name for name in _translate_options(kind, options) if name not in KNOWN[kind] | {ALLOW_HTTP, RETRY_SECONDS}
+    )
 
 
 def cloud_options(url: str, options: Mapping[str, Any]) -> CloudOptions:
     """The options of the bucket of a URL; a JobError for plain HTTP to another host that nothing allows."""
     kind = kind_of(url)
     assert kind
-    config = _flat(kind, options)
+    config = _translate_options(kind, options)
     profile = options.get("profile") or (os.environ.get("AWS_PROFILE") if "access_key_id" not in config else None)
     allow = _is_true(config.pop(ALLOW_HTTP, os.environ.get("AWS_ALLOW_HTTP")))
-    seconds = _seconds(config.pop(RETRY_SECONDS, None))
+    seconds = _read_retry_seconds(config.pop(RETRY_SECONDS, None))
     bucket = url.partition("://")[2].partition("/")[0]
     if kind == AZURE and "@" in bucket:  # abfs://container@account.dfs.core.windows.net
         bucket, _, host = bucket.partition("@")
@@ -137,12 +139,12 @@ def _complete_s3(config: dict[str, Any]) -> None:
         config.setdefault("region", region)
 
 
-def _flat(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _translate_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options under obstore's names."""
     flat: dict[str, Any] = {}
     for name, value in options.items():
         if kind == S3 and name == "client_kwargs" and isinstance(value, Mapping):
-            flat |= _flat(kind, value)
+            flat |= _translate_options(kind, value)
         elif name in WITHOUT_EFFECT or value is None or (kind == S3 and name == "profile"):
             continue
         elif name == "anon":
@@ -150,13 +152,13 @@ def _flat(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
         elif kind == S3:
             flat[S3_NAMES.get(name, name)] = value
         elif kind == AZURE:
-            flat |= _azure(name, value)
+            flat |= _translate_azure(name, value)
         else:
-            flat |= _google(name, value)
+            flat |= _translate_google(name, value)
     return flat
 
 
-def _azure(name: str, value: Any) -> dict[str, Any]:
+def _translate_azure(name: str, value: Any) -> dict[str, Any]:
     if name != "connection_string":
         return {AZURE_NAMES.get(name, name): value}
     names = {
@@ -167,7 +169,7 @@ def _azure(name: str, value: Any) -> dict[str, Any]:
     return {names[key]: text for key, text in parts.items() if key in names}
 
 
-def _google(name: str, value: Any) -> dict[str, Any]:
+def _translate_google(name: str, value: Any) -> dict[str, Any]:
     """gcsfs' `token`: the path or the content of a file of credentials, or a word for how to find them."""
     if name == "project":  # of buckets that are made
         return {}
@@ -190,7 +192,7 @@ def _is_true(value: object) -> bool:
     return str(value).lower() in ("1", "true", "yes", "on")
 
 
-def _seconds(value: object) -> float:
+def _read_retry_seconds(value: object) -> float:
     where = f"the storage option {RETRY_SECONDS}" if value is not None else RETRY_VARIABLE
     text = os.environ.get(RETRY_VARIABLE, SECONDS) if value is None else value
     try:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from tasks.core.plan import OPTION, File
 from tasks.errors import DataError, JobError, NoInputError, RowmillError, TransientError, few, near
-from tasks.storage.allowed_roots import MAGIC, check_listed, check_path
+from tasks.storage.allowed_roots import MAGIC, check_listed, check_path, is_local
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.discarded import check_discarded, is_discarded, warn_of
 from tasks.storage.documents import make_damage_error
@@ -44,7 +44,7 @@ from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, find_description, 
 from tasks.storage.range_file import RangeFile
 from tasks.storage.source_changes import file_of, forget_folders, raise_changed
 from tasks.storage.store import MissingFileError, Store
-from tasks.storage.stores import open_store, unreachable
+from tasks.storage.stores import make_storage_error, open_store
 
 # errors of decompression; of zip files also those of a method that is not known, and of a password
 DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
@@ -78,7 +78,7 @@ _codecs: dict[File, str | None] = {}  # of files that this process has looked at
 
 
 def is_remote(path: str) -> bool:
-    return "://" in path and not path.startswith("file://")
+    return not is_local(path)
 
 
 def local_folder(path: str | os.PathLike[str], what: str, where: str) -> str:
@@ -382,7 +382,7 @@ def _expand_remote(url: str, options: Mapping[str, Any]) -> list[File]:
     try:
         files = _list_remote_files(store, store.full_path(url))
     except Exception as error:  # every storage has errors of its own
-        raise unreachable(url, error, options) from None
+        raise make_storage_error(url, error, options) from None
     counted = [file for file in files if file.size != 0 or not file.path.endswith(FOLDER_MARKS)]
     return sorted(counted, key=lambda file: file.path.encode())
 
@@ -438,11 +438,11 @@ class RemotePattern:
         folders = [*_folders_of_pattern(pattern)]
         self.root = folders[0]
         self._recursive = "**" in pattern
-        self._regex = self._compiled(pattern)
-        self._through = [self._compiled(folder) for folder in folders]
+        self._regex = self._compile_glob(pattern)
+        self._through = [self._compile_glob(folder) for folder in folders]
         self._known: dict[str, bool] = {}
 
-    def _compiled(self, pattern: str) -> re.Pattern[str]:
+    def _compile_glob(self, pattern: str) -> re.Pattern[str]:
         from fsspec.utils import glob_translate
 
         return re.compile(glob_translate(pattern.partition("://")[2]))

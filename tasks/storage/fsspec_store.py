@@ -9,9 +9,9 @@ from typing import Any, BinaryIO, NoReturn, cast
 from tasks.core.plan import File
 from tasks.errors import JobError, RowmillError, TransientError
 from tasks.storage.credentials import mask_secrets
-from tasks.storage.ranges import Span, cut_ranges, join_ranges
+from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
 from tasks.storage.source_changes import raise_changed, remote_file
-from tasks.storage.store import PAGE, Range, conflict, missing, refuse_writing
+from tasks.storage.store import PAGE, make_conflict_error, make_missing_error, make_writing_error
 
 NO_CONDITION = "fsspec offers no put that replaces a file only if it is unchanged"
 NO_CREATION = "its client cannot create a file only where none is"
@@ -76,9 +76,9 @@ class FsspecStore:
         try:
             info = self.fs.info(self.fs._strip_protocol(path))
         except FileNotFoundError:
-            raise missing(path) from None
+            raise make_missing_error(path) from None
         if info.get("type") == "directory":
-            raise missing(path)
+            raise make_missing_error(path)
         return self._file(self.fs._strip_protocol(path), info)
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
@@ -95,9 +95,9 @@ class FsspecStore:
             self.fs.pipe_file(self.fs._strip_protocol(path), content, mode="create")
         except FileExistsError:
             if self.fs.cat_file(self.fs._strip_protocol(path)) != content:
-                raise conflict(path, "the file exists") from None
+                raise make_conflict_error(path, "the file exists") from None
         except (NotImplementedError, ValueError, TypeError):
-            raise refuse_writing(path, NO_CREATION) from None
+            raise make_writing_error(path, NO_CREATION) from None
         except RowmillError:
             raise
         except Exception as error:  # every storage has errors of its own
@@ -118,4 +118,4 @@ class FsspecStore:
         raise self._refusal(next(iter(paths), ""))
 
     def _refusal(self, path: str) -> JobError:
-        return refuse_writing(path, NO_CONDITION)
+        return make_writing_error(path, NO_CONDITION)

@@ -38,9 +38,9 @@ def refuse_table_with(names: Collection[str], folder: str) -> None:
     """A DataError if a local folder, which holds these names, is such a table."""
     for mark, kind in MARKS.items():
         if mark in names:
-            raise _is_table(folder, kind)
+            raise _make_table_error(folder, kind)
     if METADATA in names and _has_iceberg_metadata(os.path.join(folder, METADATA)):
-        raise _is_table(folder, "Iceberg")
+        raise _make_table_error(folder, "Iceberg")
 
 
 def refuse_in_table(folder: str) -> None:
@@ -55,7 +55,7 @@ def refuse_remote_log(files: Iterable[str]) -> None:
     table."""
     for file in files:
         if log := find_log(file):
-            raise _is_table(*log)
+            raise _make_table_error(*log)
 
 
 def refuse_remote_table(store: Store, folder: str) -> None:
@@ -109,7 +109,7 @@ def _with_tables_above(folder: str) -> Iterator[str]:
         above, _, name = above.rpartition("/")
 
 
-def _is_table(folder: str, kind: str) -> DataError:
+def _make_table_error(folder: str, kind: str) -> DataError:
     elsewhere = "write its rows as Parquet files elsewhere, and name their folder: in Spark"
     if kind == STREAM:
         return DataError(

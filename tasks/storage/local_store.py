@@ -18,8 +18,9 @@ from typing import BinaryIO, cast
 from tasks.core.plan import File
 from tasks.errors import DataError
 from tasks.storage.atomic import flush, no_space
+from tasks.storage.ranges import Range
 from tasks.storage.source_changes import check_opened, file_of
-from tasks.storage.store import PAGE, Range, conflict, missing, refuse_writing
+from tasks.storage.store import PAGE, make_conflict_error, make_missing_error, make_writing_error
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
@@ -69,7 +70,7 @@ class LocalStore:
         local = _local(path)
         with _failures(path):
             if os.path.isdir(local):
-                raise missing(path)
+                raise make_missing_error(path)
             return _versioned(file_of(local))
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
@@ -85,12 +86,12 @@ class LocalStore:
                 os.link(partial, target)
             except FileExistsError:
                 if not _holds(target, content):
-                    raise conflict(path, "the file exists") from None
+                    raise make_conflict_error(path, "the file exists") from None
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
                 why = f"its file system has no hard links ({error.strerror}), by which a file is created only once"
-                raise refuse_writing(path, why) from None
+                raise make_writing_error(path, why) from None
 
         self._write(target, lambda partial: partial.write_bytes(content), link)
         return self.stat(path)
@@ -99,7 +100,7 @@ class LocalStore:
         target = Path(_local(path))
         with _failures(path), _locked(target) as now:
             if now != version and not _holds(target, content):
-                raise conflict(path, f"its version was {version} and is {now} now")
+                raise make_conflict_error(path, f"its version was {version} and is {now} now")
             self._write(target, lambda partial: partial.write_bytes(content), lambda partial: partial.replace(target))
         return self.stat(path)
 
@@ -177,7 +178,7 @@ def _locked(path: Path) -> Iterator[str]:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:
-                raise refuse_writing(str(path), f"its file system has no locks ({error.strerror})") from None
+                raise make_writing_error(str(path), f"its file system has no locks ({error.strerror})") from None
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 yield _versioned(file_of(str(path))).version
                 return
@@ -190,7 +191,7 @@ def _failures(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise missing(path) from None
+        raise make_missing_error(path) from None
     except PermissionError as error:
         raise DataError(
             "a file cannot be read", where=path, why=error.strerror or str(error), do="give this user access to it"

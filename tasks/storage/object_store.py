@@ -23,9 +23,9 @@ from tasks.errors import DataError, GiveUpError, JobError, RowmillError, Transie
 from tasks.storage.cloud_options import EXTRAS, GS, S3, CloudOptions
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.range_file import RangeFile
-from tasks.storage.ranges import Span, cut_ranges, join_ranges
+from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
 from tasks.storage.source_changes import raise_changed
-from tasks.storage.store import PAGE, ConflictError, MissingFileError, Range, conflict, missing
+from tasks.storage.store import PAGE, ConflictError, MissingFileError, make_conflict_error, make_missing_error
 
 AT_ONCE = 16  # requests of a process: a server sends to so many about as fast as the network takes it
 PART = 8 * 2**20  # bytes of a part of an upload
@@ -125,7 +125,7 @@ class ObjectStore:
         with self._failures(path):
             now = obstore.head(self._store, _split(path)[1])
         if now["e_tag"] != version:
-            raise conflict(path, why)
+            raise make_conflict_error(path, why)
         return {"e_tag": now["e_tag"], "version": now["version"]}
 
     def _put(self, path: str, content: bytes, mode: Any, why: str) -> File:
@@ -145,7 +145,7 @@ class ObjectStore:
                         return _file(root, there.meta)
                 except FileNotFoundError:
                     why = "it is missing"
-            raise conflict(path, why) from None
+            raise make_conflict_error(path, why) from None
 
     def upload(self, source: Path, path: str) -> File:
         import obstore
@@ -228,9 +228,9 @@ class ObjectStore:
         except RowmillError:
             raise
         except FileNotFoundError:
-            raise missing(path) from None
+            raise make_missing_error(path) from None
         except (exceptions.PreconditionError, exceptions.AlreadyExistsError) as error:
-            raise conflict(path, self._reason(error)) from None
+            raise make_conflict_error(path, self._reason(error)) from None
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise self._refusal(path, error) from None
         except exceptions.InvalidPathError as error:

@@ -66,12 +66,8 @@ class PublishedCopy:
             with open_allowed_path(path, field) as name:
                 yield name
 
-    def name(self, path: str | Path) -> str:
-        """The name of a path of this folder: its URL where it is a copy."""
-        return self.rename(str(path))
-
-    def rename(self, text: str) -> str:
-        """The text with URLs in place of the paths of a copy."""
+    def with_urls(self, text: str) -> str:
+        """The text, such as a path, with URLs in place of the paths of a copy."""
         return text.replace(self._root, self._url) if self._root else text
 
 
@@ -96,8 +92,8 @@ def open_published(
     try:
         yield copy
     except RowmillError as error:
-        parts = {name: copy.rename(getattr(error, name)) for name in ("where", "why", "do")}
-        renamed = type(error)(copy.rename(error.what), **parts)
+        parts = {name: copy.with_urls(getattr(error, name)) for name in ("where", "why", "do")}
+        renamed = type(error)(copy.with_urls(error.what), **parts)
     else:
         return
     raise renamed  # without the error that names paths of the copy

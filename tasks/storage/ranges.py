@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-Range = tuple[int, int]
+Range = tuple[int, int]  # bytes [start, stop)
 MOST_SPAN = 16 * 2**20  # bytes: larger spans leave nothing to fetch side by side
 WIDEST_GAP = 256 * 2**10  # bytes: about what arrives while another request waits for its first byte
 # Of what is needed, for gaps between ranges. A tenth is what may be fetched in vain altogether, footers included.

@@ -23,8 +23,8 @@ from typing import BinaryIO, Protocol
 
 from tasks.core.plan import File
 from tasks.errors import DataError, JobError, TransientError
+from tasks.storage.ranges import Range
 
-Range = tuple[int, int]  # bytes [start, stop)
 PAGE = 1_000  # files of a page
 
 
@@ -106,7 +106,7 @@ class Store(Protocol):
         ...
 
 
-def missing(path: str) -> MissingFileError:
+def make_missing_error(path: str) -> MissingFileError:
     return MissingFileError(
         "a file is missing",
         where=path,
@@ -115,13 +115,13 @@ def missing(path: str) -> MissingFileError:
     )
 
 
-def conflict(path: str, why: str) -> ConflictError:
+def make_conflict_error(path: str, why: str) -> ConflictError:
     return ConflictError(
         "another writer was faster", where=path, why=why, do="let the other run end, then run the same job again"
     )
 
 
-def refuse_writing(path: str, why: str) -> JobError:
+def make_writing_error(path: str, why: str) -> JobError:
     return JobError(
         "this storage cannot be written safely",
         where=path,

@@ -19,7 +19,7 @@ from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
 from tasks.storage.object_store import ObjectStore, check_process
-from tasks.storage.store import MissingFileError, Store, missing
+from tasks.storage.store import MissingFileError, Store, make_missing_error
 
 LOCAL = LocalStore()
 CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "ROWMILL_RETRY_")  # what clients read when they are made
@@ -64,7 +64,7 @@ def list_files(path: str, options: Mapping[str, Any] | None = None) -> ListedFil
     except MissingFileError:
         files = [file for page in store.list_pages(full) for file in page]
     if not files:
-        raise missing(path)
+        raise make_missing_error(path)
     return ListedFiles(full, tuple(sorted(files, key=lambda file: os.fsencode(file.path))), is_folder=True)
 
 
@@ -89,11 +89,11 @@ def _file_system(url: str, options: Mapping[str, Any]) -> Any:
         why = str(error)
         do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
     except Exception as error:
-        raise unreachable(url, error, options) from None
+        raise make_storage_error(url, error, options) from None
     raise JobError("the storage cannot be used", where=url, why=mask_secrets(why, options), do=do)
 
 
-def unreachable(url: str, error: Exception, options: Mapping[str, Any] | None) -> RowmillError:
+def make_storage_error(url: str, error: Exception, options: Mapping[str, Any] | None) -> RowmillError:
     """The error for a storage that cannot be listed or opened."""
     if isinstance(error, RowmillError):
         return error

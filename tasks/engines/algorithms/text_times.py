@@ -268,11 +268,12 @@ def is_written(distinct: pa.Array, format: str | None) -> bool:
     return not any(times_in(texts, format_of(format)).null_count for texts in (first, distinct))
 
 
-def sort_as_times(distinct: pa.Array, written: str | None) -> bool:
-    """Whether texts that are all times in a format, None for ISO 8601, have the order of time by their bytes: those
-    that begin with the year, without offsets, of one form up to where some end earlier.
+def are_sorted_like_times(distinct: pa.Array, written: str | None) -> bool:
+    """Tell whether texts that are all times in a format, None for ISO 8601, have the order of time by their bytes.
 
-    >>> sort_as_times(pa.array(["2024-01-31", "2024-01-31T12:00"]), None)
+    Those that begin with the year do, without offsets, of one form up to where some end earlier.
+
+    >>> are_sorted_like_times(pa.array(["2024-01-31", "2024-01-31T12:00"]), None)
     True
     """
     if written and (not written.startswith("%Y") or "%I" in written):
@@ -309,7 +310,7 @@ def find_unsorted_times(texts: pa.Array, sorted_too: bool = False) -> Unsorted |
     written = find_time_format(distinct)
     if not len(distinct) or (written is None and not is_written(distinct, None)):
         return None
-    if not sorted_too and sort_as_times(distinct, written):
+    if not sorted_too and are_sorted_like_times(distinct, written):
         return None
     ordered = distinct.take(pc.sort_indices(distinct))
     why = "texts are compared byte by byte"

@@ -20,7 +20,7 @@ from tasks.sources.formats import julian_days, parquet_int96
 from tasks.sources.formats.bounds import MOST_ROWS, readable, validate_table
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.parquet_bounds import bounds_of
-from tasks.sources.formats.parquet_chunks import broken, footer_of, footers, open_ahead, read_footer
+from tasks.sources.formats.parquet_chunks import footer_of, footers, make_broken_file_error, open_ahead, read_footer
 from tasks.sources.formats.survey import FILTERED, Inspected
 from tasks.storage.files import is_remote, open_binary, open_planned_path
 
@@ -37,7 +37,7 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
         schema = readable(opened.schema_arrow)
         units = tuple(_units(metadata, schema))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise broken(file.path, str(error)) from None
+        raise make_broken_file_error(file.path, str(error)) from None
     footers.keep(file, metadata, len(tail))
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
     on_host |= {*julian_days.columns_of(metadata)}

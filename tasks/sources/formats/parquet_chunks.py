@@ -23,9 +23,7 @@ from tasks.storage.stores import open_store
 
 TAIL = 64 * 2**10
 FILES_AHEAD = 8
-FOOTER_BYTES = (
-    64 * 2**20
-)  # of footers that a process keeps, as they are written; in memory they take several times that
+FOOTER_BYTES = 64 * 2**20  # of footers that a process keeps, as written; in memory they take several times that
 
 
 @dataclass
@@ -71,10 +69,10 @@ def _key(file: File) -> tuple[Any, ...]:
 def read_footer(file: File, storage: Mapping[str, Any] | None) -> bytes:
     """The end of a Parquet file from its footer on, most often with one read; a DataError for another file."""
     if file.size == 0:
-        raise broken(file.path, "the file is empty (0 bytes)")
+        raise make_broken_file_error(file.path, "the file is empty (0 bytes)")
     tail = read_range(file, max(0, file.size - TAIL), file.size, storage)
     if tail[-4:] != b"PAR1" or len(tail) < 12:
-        raise broken(
+        raise make_broken_file_error(
             file.path, "it does not end in PAR1, as whole Parquet files do: it was cut off, or it is another format"
         )
     footer = int.from_bytes(tail[-8:-4], "little") + 8
@@ -91,16 +89,16 @@ def footer_of(file: File, storage: Mapping[str, Any] | None) -> pq.FileMetaData:
         try:
             footer = pq.read_metadata(pa.BufferReader(tail))
         except (pa.ArrowException, OSError) as error:
-            raise broken(file.path, str(error)) from None
+            raise make_broken_file_error(file.path, str(error)) from None
         footers.keep(file, footer, len(tail))
     return footer
 
 
 def chunk_ranges(footer: pq.FileMetaData, groups: Collection[int], names: Collection[str]) -> list[Range]:
     """Where the chunks of these columns lie, with the fields of nested ones."""
+    wanted = set(names)
     paths = [footer.schema.column(i).path for i in range(len(footer.schema))]
-    starts = tuple(f"{name}." for name in names)
-    columns = [i for i, path in enumerate(paths) if path in names or path.startswith(starts)]
+    columns = [i for i, path in enumerate(paths) if not wanted.isdisjoint(_list_prefixes(path))]
     ranges: list[Range] = []
     for group in sorted(groups):
         described = footer.row_group(group)
@@ -111,6 +109,16 @@ def chunk_ranges(footer: pq.FileMetaData, groups: Collection[int], names: Collec
                 start = min(start, chunk.dictionary_page_offset)
             ranges.append((start, start + chunk.total_compressed_size))
     return ranges
+
+
+def _list_prefixes(path: str) -> Iterator[str]:
+    """The names of which a column of the file may be a field, and its own: names may have dots, too.
+
+    >>> [*_list_prefixes("events.list.element")]
+    ['events', 'events.list', 'events.list.element']
+    """
+    parts = path.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 @dataclass(frozen=True)
@@ -143,21 +151,23 @@ def open_ahead(
             while waiting and not has_room:
                 has_room = len(waiting) < FILES_AHEAD and in_flight.take_if_free(nbytes)
                 if not has_room:
-                    yield from _first(waiting, storage)
+                    yield from _take_first(waiting, storage)
             if not has_room:
                 in_flight.take(nbytes)
             store = open_store(file.path, storage)
             parts = _threads().submit(store.read_ranges, file, ranges)
             waiting.append(_Coming(file, footer, ranges, nbytes, parts))
         while waiting:
-            yield from _first(waiting, storage)
+            yield from _take_first(waiting, storage)
     finally:
         for coming in waiting:
             coming.parts.cancel()
             in_flight.give_back(coming.nbytes)
 
 
-def _first(waiting: deque[_Coming], storage: Mapping[str, Any] | None) -> Iterator[tuple[RangeFile, pq.FileMetaData]]:
+def _take_first(
+    waiting: deque[_Coming], storage: Mapping[str, Any] | None
+) -> Iterator[tuple[RangeFile, pq.FileMetaData]]:
     """The first file that is waited for; its bytes are given back once it is decoded."""
     coming = waiting[0]
     fetched = FetchedBytes(coming.ranges, coming.parts.result())
@@ -171,7 +181,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(FILES_AHEAD, thread_name_prefix="rowmill-chunks")
 
 
-def broken(path: str, why: str) -> DataError:
+def make_broken_file_error(path: str, why: str) -> DataError:
     return DataError(
         "this is not a whole Parquet file",
         where=path,
