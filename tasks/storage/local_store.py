@@ -22,6 +22,7 @@ from tasks.storage.ranges import Range
 from tasks.storage.source_changes import check_opened, file_of
 from tasks.storage.store import PAGE, make_conflict_error, make_missing_error, make_writing_error
 
+PARTIAL = ".tmp"  # the end of a temporary name, which begins with a dot
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
@@ -49,7 +50,7 @@ class LocalStore:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
-                elif not entry.name.endswith(".tmp"):
+                elif not _is_partial(entry.name):
                     files.append(_versioned(file_of(entry.path)))
         return files, folders
 
@@ -122,7 +123,7 @@ class LocalStore:
         """Write a temporary file, on disk before it has its name."""
         with no_space(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+            partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
             try:
                 write(partial)
                 flush(partial)
@@ -141,8 +142,13 @@ def _walk(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(entry.path)
-            elif not entry.name.endswith(".tmp"):  # of a writer that has not finished
+            elif not _is_partial(entry.name):
                 yield entry.path
+
+
+def _is_partial(name: str) -> bool:
+    """Tell whether a file is one of this store that its writer has not finished; users' own files may end alike."""
+    return name.startswith(".") and name.endswith(PARTIAL)
 
 
 def _versioned(file: File) -> File:

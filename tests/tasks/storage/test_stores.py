@@ -211,6 +211,17 @@ def test_what_a_storage_cannot_do_safely_is_refused_with_the_reason(tmp_path: Pa
             write()
 
 
+def test_only_files_that_this_store_has_not_finished_are_left_out(tmp_path: Path) -> None:
+    for name in ("towns.tmp", ".towns.csv", ".towns.csv.0123abcd.tmp"):
+        (tmp_path / name).write_bytes(b"x")
+    named = ["/.towns.csv", "/towns.tmp"]
+    store = open_store(str(tmp_path))
+    (page,) = store.list_pages(str(tmp_path))
+    files, _ = store.list_folder(str(tmp_path))
+    assert sorted(file.path.removeprefix(str(tmp_path)) for file in page) == named
+    assert sorted(file.path.removeprefix(str(tmp_path)) for file in files) == named
+
+
 def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(source: Any, target: Any) -> None:
         raise OSError(95, "Operation not supported")
