@@ -36,12 +36,7 @@ from tasks.storage.documents import (
 )
 from tasks.storage.files import local_folder
 from tasks.storage.output import PublishedOutput, of_begun_ids, of_other_ids
-from tasks.storage.own_files import (
-    MANIFEST,
-    SPLITS,
-    current,
-    versions_of,
-)
+from tasks.storage.own_files import MANIFEST, SPLITS, current, versions_of
 from tasks.storage.published_copy import open_published
 
 FORMAT = 1

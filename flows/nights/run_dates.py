@@ -17,13 +17,7 @@ from flows.job.run_calendar import BACKFILL, DatedOutput
 from flows.nights.table import NO_DATA, write_run_dates_artifact
 from flows.run.empty_sources import NoDataError
 from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin
-from flows.run.work_of_job import (
-    end_published,
-    output_of,
-    run_date_of_job,
-    staging_folders,
-    staging_of,
-)
+from flows.run.work_of_job import end_published, output_of, run_date_of_job, staging_folders, staging_of
 from tasks.core.strict_json import JsonObject
 from tasks.errors import GateAskedError, GateStoppedError, JobError, OpenQuestionError, RowmillError
 from tasks.job.run_date import RunDate, names_hour, parse_run_date, resolve_patterns

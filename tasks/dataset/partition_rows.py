@@ -20,11 +20,7 @@ from tasks.engines.types import DataFrame
 from tasks.graph.node import Node
 from tasks.graph.partition_work import Work
 from tasks.graph.row_rules import ALL_ROWS, RowRules
-from tasks.sources.frames import (
-    FrameFacts,
-    frame_here,
-    measure_frame,
-)
+from tasks.sources.frames import FrameFacts, frame_here, measure_frame
 from tasks.sources.reader import FramePlan, read
 
 

@@ -24,15 +24,7 @@ from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import describe_discard, find_marked_folder, mark
 from tasks.storage.output import PublishedOutput
-from tasks.storage.own_files import (
-    FITTED,
-    MANIFEST,
-    SPLITS,
-    WORKFLOW,
-    find_description,
-    lacking,
-    splits_of,
-)
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW, find_description, lacking, splits_of
 from tasks.storage.staging import Staging
 
 

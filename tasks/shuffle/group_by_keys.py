@@ -13,14 +13,7 @@ from tasks.core.plan import NUMBERED_ROWS, RETYPED, Block, File, Piece, Plan, cu
 from tasks.core.schema import Schema, check_ordered
 from tasks.errors import JobError
 from tasks.graph.binding import SOURCE, Bound, Step
-from tasks.shuffle.key_ranges import (
-    KeyRanges,
-    SourceRows,
-    empty_folder,
-    key_order,
-    shuffle_by_key,
-    with_row_number,
-)
+from tasks.shuffle.key_ranges import KeyRanges, SourceRows, empty_folder, key_order, shuffle_by_key, with_row_number
 from tasks.shuffle.memory_exchange import memory_exchange
 from tasks.sources.parsed_text import write_table
 from tasks.sources.row_places import RUNS, runs_by_file

@@ -30,15 +30,7 @@ from tasks.engines.expression.interpreter import true_mask
 from tasks.engines.expression.syntax import parse
 from tasks.errors import DataError, JobError
 from tasks.graph.partition_work import Work
-from tasks.graph.row_rules import (
-    LATER_FIRST,
-    Division,
-    RowSet,
-    moment,
-    moment_conditions,
-    needs_unit,
-    with_unit,
-)
+from tasks.graph.row_rules import LATER_FIRST, Division, RowSet, moment, moment_conditions, needs_unit, with_unit
 from tasks.shuffle.key_ranges import Arrays, KeyReduction, KeyRows, SourceRows, array_of, reduce_by_key, row_set
 from tasks.storage.atomic import no_space
 

@@ -11,10 +11,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError, NoInputError
 from tasks.job.refitting import LEARN_FROM
 from tasks.job.request import Request
-from tasks.sources.planning import (
-    NoRowsError,
-    NoValidationRowsError,
-)
+from tasks.sources.planning import NoRowsError, NoValidationRowsError
 from tasks.storage.files import expand
 from tasks.storage.sample_data import find_sample_folders
 

@@ -41,12 +41,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.frames import frame_here
 from tasks.stages.without_prefect import Origin, write_transformed
-from tasks.workflow.given_frames import (
-    decode_ids,
-    list_wider_numbers,
-    open_columns,
-    transform_table,
-)
+from tasks.workflow.given_frames import decode_ids, list_wider_numbers, open_columns, transform_table
 from tasks.workflow.learning import learn_rows, make_base, warn_of_failed_casts
 from tasks.workflow.partitions import frame_of, transform_partition
 from tasks.workflow.saving import load_workflow, save_workflow

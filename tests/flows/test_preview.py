@@ -201,12 +201,7 @@ def test_hostile_values_stay_text_in_markdown(folder: Path, monkeypatch: pytest.
 def artifacts_of(tag: str) -> tuple[Any, list[Any]]:
     """The state of the run with a tag, and its artifacts."""
     from prefect import get_client
-    from prefect.client.schemas.filters import (
-        ArtifactFilter,
-        ArtifactFilterFlowRunId,
-        FlowRunFilter,
-        FlowRunFilterTags,
-    )
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterTags
 
     with get_client(sync_client=True) as client:
         (run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[tag])))
