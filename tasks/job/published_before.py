@@ -64,11 +64,11 @@ def _has_learned(output: Path, plans: SavedPlans, again: bool = False) -> bool:
     files are in an earlier batch, too."""
     folder = find_fitted_folder(output)
     history = read_fitted(folder).get("history") or {}
-    nights = history.get("nights", ())
+    batches = history.get("nights", ())
     known = read_files(folder, history)
-    if not is_last_batch(plans.learned_files, known, nights):
+    if not is_last_batch(plans.learned_files, known, batches):
         return False
-    earlier = known.filter(pc.less(known["night"], len(nights) - 1))
+    earlier = known.filter(pc.less(known["night"], len(batches) - 1))
     return not again or bool(find_learned_files(plans.learned_files, earlier))
 
 

@@ -44,7 +44,7 @@ def _check_gate(request: Request, bound: Bound) -> None:
     """A JobError for a column of a check that the gate never sees: such a check would be off without a word."""
     profiled = list_profiled_columns(request, bound)
     absent = {*(request.rules.columns if request.rules else ()), *(request.fitted_schema if request.origin else ())}
-    absent -= {*bound.source}  # tonight's source lacks them, that of another night may have them
+    absent -= {*bound.source}  # this source lacks them, that of another batch may have them
     of_steps = {name for step in bound.steps.values() for name in step.unit}
     for check in sorted(request.checks):
         settings = request.checks[check]

@@ -36,7 +36,7 @@ from tasks.storage.files_being_read import FOLDER
 def plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, PlannedSplit]:
     """Plan each split, and the rows from which alone is learned in the types of the others."""
     planned = {split: plan_split(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
-    if LEARN_FROM in paths:  # in the types of the night
+    if LEARN_FROM in paths:  # in the types of the batch
         known = base_schema(request, planned[request.plan_names[0]].plan.schema)
         alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
         planned[LEARN_FROM] = plan_split(alike, LEARN_FROM, paths[LEARN_FROM], pool)

@@ -55,7 +55,7 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
     versions. A version that cannot be looked at or removed is a warning: the run is done. Only for the owner of the
     lock.
 
-    The nights of the removed versions are noted in `_removed.json` of the output: they were published.
+    The run dates of the removed versions are noted in `_removed.json` of the output: they were published.
     """
     root = staging.target
     latest = own_files.read_latest(root)
@@ -128,15 +128,16 @@ def _read_removed_or_warn(root: Path) -> list[RemovedVersion]:
 
 
 def _note_removed(version: Path) -> None:
-    """Note the night of a version that is about to be removed."""
-    nights = [night for night in _read_removed_or_warn(version.parent) if night.version != version.name]
+    """Note the run date of a version that is about to be removed."""
+    others = [one for one in _read_removed_or_warn(version.parent) if one.version != version.name]
     described = own_files.find_description(version)
     content = read_record(described) if described else {}
     dated = content.get("dated")
     dated = dated if isinstance(dated, dict) else {}
     of_run = {name: str(dated.get(name, "")) for name in ("date", "run_date")}
-    night = RemovedVersion(version.name, **of_run, **{name: str(content.get(name, "")) for name in ("created", "run")})
-    write_note(version.parent / REMOVED, dump_document(Removed([*nights, night], 1)))
+    of_manifest = {name: str(content.get(name, "")) for name in ("created", "run")}
+    removed = RemovedVersion(version.name, **of_run, **of_manifest)
+    write_note(version.parent / REMOVED, dump_document(Removed([*others, removed], 1)))
 
 
 @dataclass(frozen=True)
