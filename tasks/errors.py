@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,6 +41,11 @@ def _readable(text: str) -> str:
 
 def _rebuild(kind: type[RowmillError], what: str, where: str, why: str, do: str) -> RowmillError:
     return kind(what, where=where, why=why, do=do)
+
+
+def rewrite_error(error: RowmillError, change: Callable[[str], str]) -> RowmillError:
+    """The same error with each of its texts changed."""
+    return type(error)(change(error.what), where=change(error.where), why=change(error.why), do=change(error.do))
 
 
 class DataError(RowmillError):

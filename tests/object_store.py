@@ -318,6 +318,13 @@ class ObjectStore:
     def put(self, key: str, content: bytes) -> None:
         self.backend.put_object("shop", key, content)
 
+    def get(self, key: str) -> bytes:
+        content: bytes = self.backend.get_object("shop", key).value
+        return content
+
+    def list_keys(self, prefix: str) -> list[str]:
+        return sorted(key for key in self.backend.get_bucket("shop").keys if key.startswith(prefix))
+
     def close(self) -> None:
         self.proxy.close()
         self._server.shutdown()

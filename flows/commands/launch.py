@@ -301,7 +301,7 @@ def _at_start(watch: ProgressView, pages: list[str], ui_url: str, flow_run_id: o
 def _staging(job: AnyJob) -> Staging:
     from tasks.storage.staging import Staging
 
-    return Staging(job.output.path, job.run.scratch)
+    return Staging.of(job.output, job.run)
 
 
 def _say_failure(error: Exception, pages: Sequence[str], name: str, api_url: str) -> int:

@@ -263,7 +263,7 @@ def _check_noted(staging: Staging, question: Question, data: JsonObject) -> None
             why=f"it was started in {question.folder}, and this is {Path.cwd()}",
             do=f"cd {question.folder}, then give the command again; or {again}",
         )
-    if Staging(job.output.path, job.run.scratch).folder != staging.folder:
+    if Staging.of(job.output, job.run).folder != staging.folder:
         raise JobError(
             "the job of this night writes to another output",
             where=str(staging.folder),

@@ -24,6 +24,7 @@ from tasks.ops.user_code import is_allowed, read_allowed_modules
 from tasks.storage.allowed_roots import VARIABLE as ROOTS
 from tasks.storage.allowed_roots import check_files_in, check_path, is_local, read_allowed_roots
 from tasks.storage.files import local_folder
+from tasks.storage.output_mirror import check_can_publish
 from tasks.storage.own_files import LATEST
 from tasks.storage.staging import Staging
 
@@ -135,12 +136,13 @@ def check_access(job: Any, graph: Node | None = None) -> None:
                 do=f"write scheme, host, port; set {COLLECTOR_KEYS[field]} where the flow runs",
             )
     _check_local(job)
-    if not isinstance(job.source.storage_options, str | None):
-        raise JobError(
-            "options of a storage may hold secrets, which are not part of a job",
-            where="source.storage_options",
-            do=f"give a name; {HELD}",
-        )
+    for section in ("source", "output"):
+        if not isinstance(getattr(job, section).storage_options, str | None):
+            raise JobError(
+                "options of a storage may hold secrets, which are not part of a job",
+                where=f"{section}.storage_options",
+                do=f"give a name; {HELD}",
+            )
     elsewhere = [one for one in collectors if not collector_file(one[1])]
     if job.cluster.configuration is None:  # else the host has set what could do harm
         _check_no_commands(job.cluster)
@@ -189,7 +191,8 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
 
 def _check_local(job: Any) -> None:
     """Raise a JobError for a URL where a folder of this host is meant."""
-    local_folder(job.output.path, "the output", "output.path")
+    if not is_local(job.output.path):
+        check_can_publish(job.output.path)
     if job.run.scratch:
         local_folder(job.run.scratch, "the scratch folder", "run.scratch")
     for field, path in _of_cluster(job.cluster):
@@ -200,7 +203,7 @@ def _list_write_paths(job: Any) -> Iterator[tuple[str, str]]:
     """What a run writes: the output, the work in progress, what Dask spills, lines that cannot be read."""
     yield "output.path", job.output.path
     if is_local(job.output.path):
-        staging = Staging(job.output.path, job.run.scratch)
+        staging = Staging.of(job.output, job.run)
         yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.beside))
         yield "run.scratch" if job.run.scratch else "output.path (work in progress, run.scratch)", str(staging.folder)
     if job.run.scratch:

@@ -39,7 +39,7 @@ def date_of_this_run(run: Run) -> RunDate:
 
 def staging_of(job: AnyJob) -> Staging:
     """Return the staging folder of a job."""
-    return Staging(job.output.path, job.run.scratch)
+    return Staging.of(job.output, job.run)
 
 
 def staging_folders(job: AnyJob) -> list[Path]:

@@ -497,7 +497,8 @@ COMPRESSED = {"parquet": ("zstd", "lz4", "gzip"), "orc": ("zstd", "lz4", "gzip")
 class Output(Section):
     """Where the rows go, in which order and in which files."""
 
-    path: str = Field(description="folder to write; it is published atomically")
+    path: str = Field(description="folder to write, or URL of an object store; it is published atomically")
+    storage_options: str | dict[str, Any] | None = Field(None, description="for URLs: name of the stored options")
     shuffle: Literal["none", "partition", "worker", "full", "key"] = Field(
         "full",
         description="how far rows move: full over all rows, partition and worker within parts, key by output.keys",

@@ -178,12 +178,12 @@ class Request(PickledFields):
 
     @cached_property
     def staging(self) -> Staging:
-        return Staging(self.output.path, self.run.scratch, self.run.keep_replaced)
+        return Staging.of(self.output, self.run)
 
     @property
     def key(self) -> str:
         """What the keys of this run's artifacts begin with: the same for each run of a flow to one output."""
-        return f"{self.flow}-{output_slug(self.staging.target)}"
+        return f"{self.flow}-{output_slug(self.staging.address)}"
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ class Request(PickledFields):
 
     def parts_fingerprint(self, *more: Any) -> str:
         """Compute the fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
-        files = self.output.model_dump(exclude={"path", "on_existing", "keep_versions"})
+        files = self.output.model_dump(exclude={"path", "storage_options", "on_existing", "keep_versions"})
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
 

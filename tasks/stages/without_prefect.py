@@ -36,6 +36,7 @@ from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.documents import seal
 from tasks.storage.files import check_unchanged
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
@@ -79,7 +80,7 @@ def write_transformed(
 def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, run: Run) -> Manifest:
     graph_to_json(work.final)  # a function without an import path is refused now, not when all is written
     started = time.perf_counter()
-    staging = Staging(output.path, run.scratch)
+    staging = Staging.of(output, run)
     staging.check(output.on_existing)
     with staging.hold_lock():
         if check_no_open_question := from_wing("tasks/gate", "question", "check_no_open_question"):
@@ -102,7 +103,7 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, written.records)
         write_json(staging.new / MANIFEST, seal(data))
-        manifest = Manifest(str(publish(staging, output)), data)
+        manifest = Manifest(address_of(publish(staging, output)), data)
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest

@@ -13,7 +13,7 @@ import json
 import re
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -105,7 +105,7 @@ def _adapter(model: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-def parse_document(model: type[Model], data: object, path: Path, field: str = "") -> Model:
+def parse_document(model: type[Model], data: object, path: Path | str, field: str = "") -> Model:
     """The content of a file as its model; a DataError that names the file and each field that is not what rowmill
     writes. `field`: where `data` stands in the file."""
     try:
@@ -129,10 +129,10 @@ def dump_document(document: Any) -> JsonObject:
     return data
 
 
-def make_damage_error(path: Path, field: str, why: str) -> DataError:
+def make_damage_error(path: Path | str, field: str, why: str) -> DataError:
     """The error for a file in which a field is not right."""
     where = f"{path}: {field}" if field else str(path)
-    return DataError(f"{path.name} is damaged", where=where, why=why, do=RESTORE)
+    return DataError(f"{PurePosixPath(path).name} is damaged", where=where, why=why, do=RESTORE)
 
 
 def _format_location(field: str, loc: tuple[int | str, ...]) -> str:

@@ -11,9 +11,8 @@ from tasks.errors import JobError, RowmillError, TransientError
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
 from tasks.storage.source_changes import raise_changed, remote_file
-from tasks.storage.store import PAGE, make_conflict_error, make_missing_error, make_writing_error
+from tasks.storage.store import NO_CONDITION, PAGE, make_conflict_error, make_missing_error, make_writing_error
 
-NO_CONDITION = "fsspec offers no put that replaces a file only if it is unchanged"
 NO_CREATION = "its client cannot create a file only where none is"
 
 
@@ -21,6 +20,7 @@ class FsspecStore:
     """A file system of fsspec. It can be read; of writing it can do no more than its client does safely."""
 
     is_local = False
+    publishes = False
     lists_versions = False
 
     def __init__(self, fs: Any, secrets: Mapping[str, Any]) -> None:
@@ -80,6 +80,12 @@ class FsspecStore:
         if info.get("type") == "directory":
             raise make_missing_error(path)
         return self._file(self.fs._strip_protocol(path), info)
+
+    def read(self, path: str) -> tuple[File, bytes]:
+        file = self.stat(path)
+        content: bytes = self.fs.cat_file(self.fs._strip_protocol(path))
+        raise_changed(file, self.stat(path))
+        return file, content
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
         raise_changed(file, self.stat(file.path))

@@ -30,6 +30,7 @@ class LocalStore:
     """Files of this host; paths may begin with `file://`."""
 
     is_local = True
+    publishes = True
     lists_versions = False
 
     def list_pages(self, path: str) -> Iterator[list[File]]:
@@ -73,6 +74,14 @@ class LocalStore:
             if os.path.isdir(local):
                 raise make_missing_error(path)
             return _versioned(file_of(local))
+
+    def read(self, path: str) -> tuple[File, bytes]:
+        while True:
+            file = self.stat(path)
+            with _failures(path):
+                content = Path(_local(path)).read_bytes()
+            if self.stat(path) == file:
+                return file, content
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
         with _failures(file.path), Path(_local(file.path)).open("rb", buffering=0) as opened:

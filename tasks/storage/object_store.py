@@ -44,6 +44,7 @@ class ObjectStore:
     """One bucket, or container."""
 
     is_local = False
+    publishes = True
     lists_versions = True
 
     def __init__(self, options: CloudOptions, secrets: Mapping[str, Any]) -> None:
@@ -83,6 +84,14 @@ class ObjectStore:
         root, key = _split(path)
         with self._failures(path):
             return _file(root, obstore.head(self._store, key))
+
+    def read(self, path: str) -> tuple[File, bytes]:
+        import obstore
+
+        root, key = _split(path)
+        with self._failures(path):
+            answer = obstore.get(self._store, key)
+            return _file(root, answer.meta), bytes(answer.bytes())
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
         import obstore
@@ -131,7 +140,7 @@ class ObjectStore:
     def _put(self, path: str, content: bytes, mode: Any, why: str) -> File:
         import obstore
 
-        root, key = _split(path)
+        _, key = _split(path)
         try:
             with self._failures(path):
                 written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
@@ -140,10 +149,10 @@ class ObjectStore:
             # The answer to a put may be lost: the client's next try then meets what it wrote itself.
             with self._failures(path):
                 try:
-                    there = obstore.get(self._store, key)
-                    if there.meta["size"] == len(content) and bytes(there.bytes()) == content:
-                        return _file(root, there.meta)
-                except FileNotFoundError:
+                    there, written_before = self.read(path)
+                    if written_before == content:
+                        return there
+                except MissingFileError:
                     why = "it is missing"
             raise make_conflict_error(path, why) from None
 

@@ -9,10 +9,11 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from tasks.core.strict_json import JsonObject
 from tasks.storage.checksum import digest as digest_of
@@ -39,8 +40,10 @@ PUBLISHED = "_published.json"  # beside the manifest: what others hear of the ou
 SPLITS = ("train", "valid", "test")
 ASKS = "asks.json"  # beside an output, one of whose nights waits for an answer in a scratch folder: which one
 OUTBOX = "outbox.json"  # beside an output: events that the Prefect server has not heard of yet
+NOTES = {MANIFEST, GATE, PROFILE, DISCARDED, PUBLISHED}  # say something of an output, and are no parts
 OWN = {MANIFEST, WORKFLOW, LATEST, REMOVED, DISCARDED, PUBLISHED, GATE, PROFILE, *REPORTS, METADATA, COMMON_METADATA}
 VERSION = re.compile(r"v\d+")
+NO_OBJECTS: Mapping[str, int] = MappingProxyType({})
 log = logging.getLogger("rowmill")
 TEMPORARY = r"(\.[0-9a-f]{8,32})?(\.tmp)*"  # what is being written has such an end
 # Files of the work in progress, by their path in its folder.
@@ -59,6 +62,7 @@ WORK = re.compile(
     rf"|samples/[a-z_-]+\.json{TEMPORARY}"
     r"|reading/[^/]+"
     r"|fetched/[0-9a-f]{32}(\.marks)?"
+    r"|uploads\.jsonl"
     rf"|parts/((train|valid|test)/)?part-\d+\.[a-z]+\.json{TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?([^/=]+=[^/]*/)*part-\d+\.(parquet|arrow|csv|orc){TEMPORARY}"
     rf"|new{TEMPORARY}/((train|valid|test)/)?(_(manifest|gate|profile|published)\.json|_report\.html|_performance\.html|_metadata"
@@ -165,14 +169,15 @@ def own_output(target: Path) -> bool:
     return bool(known) and next(strangers(target, known), None) is None
 
 
-def lacking(root: Path) -> list[str]:
+def lacking(root: Path, objects: Mapping[str, int] = NO_OBJECTS) -> list[str]:
     """The files of an output, by their paths in it, that are not there or have another size than its manifest says; no
-    byte is read."""
+    byte is read. `objects` are the sizes of its files that lie in an object store, by path."""
 
     def is_lacking(name: str, known: Known) -> bool:
         is_needed = known.nbytes is not None or name.endswith((".vocab", "state.json"))  # not a report or a README
         path = root / name
-        return is_needed and (not path.is_file() or known.nbytes not in (None, path.stat().st_size))
+        size = path.stat().st_size if path.is_file() else objects.get(name)
+        return is_needed and (size is None or known.nbytes not in (None, size))
 
     return sorted(name for name, known in list_expected_files(root).items() if is_lacking(name, known))
 
@@ -229,6 +234,17 @@ def strangers(root: Path, known: dict[str, Known] | None = None) -> Iterator[str
             inside = str((here / name).relative_to(root))
             if inside not in known or not _is_own(here / name, known[inside]):
                 yield inside
+
+
+def choose_notes(paths: Iterable[str]) -> list[str]:
+    """Choose, of the paths of files in a published folder, what says something of it: no parts and no reports.
+
+    >>> choose_notes(["_manifest.json", "part-00000.parquet", "_workflow/workflow.json", "_workflow/brand.vocab"])
+    ['_manifest.json', '_workflow/workflow.json', '_workflow/brand.vocab']
+    """
+    every = [PurePosixPath(path) for path in paths]
+    fitted = {path.parent for path in every if path.name == FITTED}
+    return [str(path) for path in every if path.name in NOTES or path.parent in fitted]
 
 
 def splits_of(root: Path) -> tuple[str, ...]:

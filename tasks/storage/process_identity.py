@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def namespace() -> tuple[str, str]:
@@ -28,6 +30,14 @@ def is_alive(pid: int, start: str | None) -> bool | None:
     except (OSError, OverflowError):
         return False
     return False  # a zombie
+
+
+def has_ended(owner: Mapping[str, Any]) -> bool | None:
+    """Whether the process that a lock names has ended; None where its number tells nothing here."""
+    if not owner.get("boot") or (owner["boot"], owner.get("pidns")) != namespace():
+        return None
+    alive = is_alive(int(owner.get("pid", -1)), owner.get("start"))
+    return None if alive is None else not alive
 
 
 def start_time(pid: int) -> str | None:

@@ -15,32 +15,29 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.core.plan import File
-from tasks.errors import DataError, RowmillError
+from tasks.errors import DataError, RowmillError, few, rewrite_error
 from tasks.storage.allowed_roots import check_path, open_allowed_path
-from tasks.storage.atomic import no_space
+from tasks.storage.atomic import no_space, partial_file
 from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
+from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
 from tasks.storage.own_files import (
-    DISCARDED,
     FITTED,
-    GATE,
     LATEST,
     MANIFEST,
-    PROFILE,
-    PUBLISHED,
     SPLITS,
     VERSION,
     WORKFLOW,
+    choose_notes,
 )
 from tasks.storage.store import Store
 from tasks.storage.stores import open_store
 
-NOTES = {MANIFEST, GATE, PROFILE, DISCARDED, PUBLISHED}  # of an output, besides its fitted workflow
 LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
 CHUNK = 16 * 2**20  # bytes that are fetched at a time
 AT_ONCE = 8  # files
@@ -56,6 +53,7 @@ class PublishedCopy:
     folder: Path
     _root: str = ""  # the folder that the URL of the root is shown for
     _url: str = ""
+    _prefixes: Mapping[str, str] = field(default_factory=dict)  # of the versions below the URL, by name
 
     @contextmanager
     def open_path(self, path: Path, field: str) -> Iterator[str]:
@@ -68,18 +66,22 @@ class PublishedCopy:
 
     def with_urls(self, text: str) -> str:
         """The text, such as a path, with URLs in place of the paths of a copy."""
-        return text.replace(self._root, self._url) if self._root else text
+        return name_urls(text, self._root, self._url, self._prefixes) if self._root else text
 
 
 @contextmanager
 def open_published(
-    path: str | os.PathLike[str], storage_options: str | Mapping[str, Any] | None, what: str, where: str
+    path: str | os.PathLike[str],
+    storage_options: str | Mapping[str, Any] | None,
+    what: str,
+    where: str,
+    all_versions: bool = False,
 ) -> Iterator[PublishedCopy]:
     """Give the folder of an output or fitted workflow, by path or URL; errors of the block name the URL.
 
-    Of an output with versions, the copy has the version that `_latest` names. Its files are those of one listing: one
-    that is replaced meanwhile is a DataError, and so is a version that `_latest` names and that is not there. A
-    JobError for a URL that cannot be read, and for one outside of the allowed roots.
+    Of an output with versions, the copy has the newest one, or all of them with `all_versions`. Its files are those of
+    one listing: one that is replaced meanwhile is a DataError, and so is a version that `_latest` names and that is not
+    there. A JobError for a URL that cannot be read, and for one outside of the allowed roots.
     """
     address = os.fspath(path)
     options = storage(storage_options)
@@ -88,28 +90,82 @@ def open_published(
         yield PublishedCopy(Path(local_folder(path, what, where)))
         return
     check_path(address, where)
-    copy = _copy_here(store, store.full_path(address))
+    copy = _copy_here(store, store.full_path(address), all_versions)
     try:
         yield copy
     except RowmillError as error:
-        parts = {name: copy.with_urls(getattr(error, name)) for name in ("where", "why", "do")}
-        renamed = type(error)(copy.with_urls(error.what), **parts)
+        renamed = rewrite_error(error, copy.with_urls)
     else:
         return
     raise renamed  # without the error that names paths of the copy
 
 
-def _copy_here(store: Store, url: str) -> PublishedCopy:
+@dataclass(frozen=True)
+class _Listing:
+    """The files of a published folder that are copied, by their paths in the copy.
+
+    Of an output that was written to the store, `prefixes` are those of its versions, and `latest` names the newest.
+    """
+
+    files: Mapping[str, File]
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    latest: str = ""
+
+
+def _copy_here(store: Store, url: str, all_versions: bool) -> PublishedCopy:
+    root, inside = _split_inside(url)
+    name = PurePosixPath(root).name
+    above = root.rpartition("/")[0]
+    pointed = None
+    if VERSION.fullmatch(name) and (pointed := read_pointer(store, above)):
+        root = above
+        inside = f"{name}/{inside}".rstrip("/")
+    else:
+        name = ""
+        files, folders = store.list_folder(root)
+        names = {_base(file.path) for file in files}
+        if MANIFEST in names and LATEST not in names:
+            pointed = read_pointer(store, root)
+    if pointed:
+        listing = _list_versions(store, root, pointed[0], name, all_versions)
+    else:
+        notes = _list_notes(store, root, files, folders, all_versions)
+        listing = _Listing({file.path[len(root) + 1 :]: file for file in notes})
+    folder = _fetch(store, root, listing)
+    return PublishedCopy(folder / inside if inside else folder, str(folder), root, listing.prefixes)
+
+
+def _split_inside(url: str) -> tuple[str, str]:
+    """(root, folder in it) of the URL of a split or of a fitted workflow: what a split has learned lies next to it."""
     around, _, last = url.rpartition("/")
-    root = around if last in (*SPLITS, WORKFLOW) else url  # what a split has learned lies next to it
-    files = _list_notes(store, root)
-    folder = _fetch(store, root, files)
-    return PublishedCopy(folder / last if root != url else folder, str(folder), root)
+    return (around, last) if last in (*SPLITS, WORKFLOW) else (url, "")
 
 
-def _list_notes(store: Store, root: str) -> list[File]:
-    """List the files of a published folder that are copied; [] where it has none."""
-    files, folders = store.list_folder(root)
+def _list_versions(store: Store, root: str, pointer: Pointer, name: str, all_versions: bool) -> _Listing:
+    """List the notes of the versions that a pointer names: of one that is asked for by its name, the newest, or all."""
+    latest = pointer.current
+    named = [entry for entry in pointer.versions if entry.name == name] if name else [latest] if latest else []
+    if not named:
+        names = few([entry.name for entry in pointer.versions])
+        raise DataError(
+            f"{name} is not a version of this output" if name else "nothing is published at this place yet",
+            where=root,
+            why=f"it has {names}" if names else "no run that writes to it has ended",
+            do="name one of its versions" if names else "give an output that a finished run wrote",
+        )
+    files: dict[str, File] = {}
+    for entry in pointer.versions if all_versions and not name else named:
+        prefix = f"{root}/{entry.prefix}/"
+        listed = {file.path[len(prefix) :]: file for page in store.list_pages(prefix) for file in page}
+        files |= {f"{entry.name}/{path}".lstrip("/"): listed[path] for path in choose_notes(listed)}
+    prefixes = {entry.name: entry.prefix for entry in pointer.versions}
+    return _Listing(files, prefixes, "" if name or not latest else latest.name)
+
+
+def _list_notes(
+    store: Store, root: str, files: Sequence[File], folders: Sequence[str], all_versions: bool
+) -> list[File]:
+    """List the files that are copied, of a published folder with these files and folders; [] where it has none."""
     names = {_base(file.path): file for file in files}
     if latest := names.get(LATEST):
         with store.open(latest.path, latest) as opened:
@@ -122,7 +178,9 @@ def _list_notes(store: Store, root: str) -> list[File]:
                 why=f"it says {version}, and {root}/{version} has no {MANIFEST} or {FITTED}: it may not be copied yet",
                 do=f"copy the version, and {LATEST} after it; or name another version, such as {root}/v0001",
             )
-        return [latest, *inside]
+        others = [one for one in folders if VERSION.fullmatch(_base(one)) and _base(one) != version]
+        more = [file for folder in others if all_versions for file in _list_version(store, folder)]
+        return [latest, *inside, *more]
     return _choose_notes(files) + _list_below(store, folders)
 
 
@@ -137,19 +195,19 @@ def _list_below(store: Store, folders: Sequence[str]) -> list[File]:
 
 
 def _choose_notes(files: Sequence[File]) -> list[File]:
-    """Choose what says something of a folder: of a fitted workflow all files, of an output no parts and no reports."""
-    is_fitted = any(_base(file.path) == FITTED for file in files)
-    return [file for file in files if is_fitted or _base(file.path) in NOTES]
+    """Choose what says something of a folder, of the files directly in it."""
+    by_name = {_base(file.path): file for file in files}
+    return [by_name[name] for name in choose_notes(by_name)]
 
 
 def _base(path: str) -> str:
     return PurePosixPath(path).name
 
 
-def _fetch(store: Store, root: str, files: Sequence[File]) -> Path:
+def _fetch(store: Store, root: str, listing: _Listing) -> Path:
     """Fetch files that were listed into a folder of their own, unless they are there."""
-    listed = sorted((file.path, file.size, file.version or str(file.mtime)) for file in files)
-    key = hashlib.sha256(json.dumps([root, listed]).encode()).hexdigest()[:32]
+    listed = sorted((path, file.size, file.version or str(file.mtime)) for path, file in listing.files.items())
+    key = hashlib.sha256(json.dumps([root, listing.latest, listed]).encode()).hexdigest()[:32]
     caches = _find_cache_folder()
     with no_space(caches):
         caches.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,11 +215,13 @@ def _fetch(store: Store, root: str, files: Sequence[File]) -> Path:
         folder = caches / key
         if folder.is_dir():
             return folder
-        _make_room(caches, sum(file.size for file in files))
+        _make_room(caches, sum(file.size for file in listing.files.values()))
         partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=caches))
         try:
             with ThreadPoolExecutor(AT_ONCE) as threads:
-                list(threads.map(lambda file: _fetch_file(store, file, partial / file.path[len(root) + 1 :]), files))
+                list(threads.map(lambda path: fetch_file(store, listing.files[path], partial / path), listing.files))
+            if listing.latest:
+                (partial / LATEST).write_text(f"{listing.latest}\n")
             with suppress(FileExistsError, OSError):  # of another process, which was faster
                 partial.rename(folder)
         finally:
@@ -169,9 +229,10 @@ def _fetch(store: Store, root: str, files: Sequence[File]) -> Path:
     return folder
 
 
-def _fetch_file(store: Store, file: File, target: Path) -> None:
+def fetch_file(store: Store, file: File, target: Path) -> None:
+    """Fetch a file to a local path, whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as out:
+    with partial_file(target) as partial, partial.open("wb") as out:
         for start in range(0, file.size, CHUNK):
             (part,) = store.read_ranges(file, [(start, min(start + CHUNK, file.size))])
             out.write(part)

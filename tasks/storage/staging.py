@@ -15,13 +15,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from tasks.core.settings import Output, Run
 from tasks.core.strict_json import JsonObject
-from tasks.errors import GiveUpError, JobError
+from tasks.errors import GiveUpError, JobError, RowmillError, few, rewrite_error
 from tasks.storage import own_files
 from tasks.storage.atomic import (
     first_cause,
@@ -36,8 +37,9 @@ from tasks.storage.atomic import (
     write_text,
 )
 from tasks.storage.files import local_folder, local_path
+from tasks.storage.output_mirror import OutputMirror, find_mirror, with_urls
 from tasks.storage.own_files import ASKS, LATEST, OUTBOX
-from tasks.storage.process_identity import is_alive, namespace, start_time
+from tasks.storage.process_identity import has_ended, namespace, start_time
 
 OPENINGS = 20  # attempts to make the folders of a run
 STALE_SECONDS = 60.0  # without a sign of life, after which an owner on another host counts as dead
@@ -57,15 +59,21 @@ class Staging:
     scratch folder its name has a digest of the target's path, and the note `target.json` names the target. The lock is
     always beside the target, and so are both sides of a swap, which must be on one file system. A replaced output stays
     beside the target until the time at the end of its name.
+
+    Of an output on an object store, `target` is its mirror on this host (`output_mirror`), which has no parts.
     """
 
     def __init__(
-        self, target: str | Path, scratch: str | Path | None = None, keep_replaced: float = KEEP_REPLACED
+        self,
+        target: str | Path,
+        scratch: str | Path | None = None,
+        keep_replaced: float = KEEP_REPLACED,
+        storage_options: str | Mapping[str, Any] | None = None,
     ) -> None:
-        local_folder(target, "the output", "output.path")
         if scratch is not None:
             local_folder(scratch, "the scratch folder", "run.scratch")
-        self.target = Path(os.path.realpath(local_path(str(target))))
+        self.mirror = find_mirror(target, storage_options)
+        self.target = self.mirror.folder if self.mirror else Path(os.path.realpath(local_path(str(target))))
         self.keep_replaced = keep_replaced
         name = self.target.name
         self.resumes = False  # with the lock: whether a run was cut off here, or has ended while this one waited
@@ -80,6 +88,16 @@ class Staging:
         self.lock = self.beside / "lock"
         self.swap = self.beside / "swap.json"
         self.old = self.target.parent / f".{name}.rowmill-old"  # how the names of `olds` begin
+
+    @classmethod
+    def of(cls, output: Output, run: Run) -> Staging:
+        """The staging folder of a job, by two of its sections."""
+        return cls(output.path, run.scratch, run.keep_replaced, output.storage_options)
+
+    @property
+    def address(self) -> str:
+        """The output as people name it: its path, or its URL."""
+        return self.mirror.url if self.mirror else str(self.target)
 
     @property
     def olds(self) -> list[Path]:
@@ -116,22 +134,24 @@ class Staging:
         `is_resumed`: a run was cut off here. An output that exists may be what it has published, which is known when
         the source has been looked at: with `fail` it is refused then.
         """
+        if self.mirror:
+            self._refresh_mirror(self.mirror, on_existing)
         if not self.target.exists() or (is_resumed and on_existing == "fail"):
             return
         if not self.target.is_dir():
-            raise JobError("the output exists and is a file", where=str(self.target), do="choose another output.path")
+            raise JobError("the output exists and is a file", where=self.address, do="choose another output.path")
         if not any(self.target.iterdir()):
             return
         if on_existing == "fail":
             do = "choose another output.path, or set output.on_existing to replace or version"
             why = "output.on_existing is 'fail'"
-            raise JobError("the output already exists", where=str(self.target), why=why, do=do)
+            raise JobError("the output already exists", where=self.address, why=why, do=do)
         if on_existing == "version" and (self.target / LATEST).is_dir():
             do = "move it away: it is to be a file with the name of a version"
             raise JobError(f"{LATEST} of the output is a folder", where=str(self.target / LATEST), do=do)
         if on_existing == "version" and own_files.find_description(self.target) is not None:
             do = "choose another output.path, or move its files into a folder v0001 inside it"
-            raise JobError("the output is a single output, not a folder of versions", where=str(self.target), do=do)
+            raise JobError("the output is a single output, not a folder of versions", where=self.address, do=do)
         if on_existing == "replace":
             inode = _inode(self.target)
             known = own_files.list_expected_files(self.target)
@@ -143,10 +163,24 @@ class Staging:
                 what = "the output holds files that rowmill did not write, so it is not replaced"
                 raise JobError(
                     what,
-                    where=str(self.target),
+                    where=self.address,
                     why=f"such as {', '.join(strangers)}" if strangers else "",
                     do="choose another output.path, or move these files away",
                 )
+
+    def _refresh_mirror(self, mirror: OutputMirror, on_existing: OnExisting) -> None:
+        """Bring the mirror up to date, unless a run of this host does so; refuse a place with files of others."""
+        if not mirror.owner and not self.in_use():
+            mirror.pull()
+        if on_existing == "version" or any(self.target.glob("*")):
+            return
+        if strangers := mirror.list_strangers():
+            raise JobError(
+                "there are files at the place of the output that rowmill did not write",
+                where=mirror.url,
+                why=f"such as {few(strangers, most=3)}",
+                do="choose another output.path, or move these files away",
+            )
 
     def open(self) -> None:
         """Make the folders of the work in progress, and check that this run can write there.
@@ -191,6 +225,9 @@ class Staging:
 
     def publish(self, on_existing: OnExisting) -> Path:
         """Make the new output visible with one rename; returns its path."""
+        if self.mirror:
+            until = int(time.time() + self.keep_replaced)
+            self.mirror.publish(self.new, self.folder, on_existing == "version", until)
         with no_space(self.target):
             new = self._land()
             if on_existing == "version":
@@ -351,6 +388,8 @@ class Staging:
 
     def check_owner(self, owner: str) -> None:
         """A GiveUpError if another run has the lock: this run gave no sign of life for too long."""
+        if self.mirror:
+            self.mirror.check_owner()
         if owner and not self.is_owned_by(owner):
             raise GiveUpError(
                 "another run took over",
@@ -374,7 +413,8 @@ class Staging:
         beat.start()
         try:
             self.mended = self.mend()
-            yield owner["id"]
+            with self._hold_store_lock(owner, wait):
+                yield owner["id"]
         finally:
             stop.set()
             beat.join()
@@ -382,6 +422,24 @@ class Staging:
             if not (self.folder / "plan.json").exists():
                 self.clean()  # nothing that another start could use
             self._let_go(owner["id"])
+
+    @contextmanager
+    def _hold_store_lock(self, owner: JsonObject, wait: bool) -> Iterator[None]:
+        """Lock an output on an object store, too; carry over what the block has changed. Nothing for a local output."""
+        if self.mirror is None:
+            yield
+            return
+        try:
+            with self.mirror.hold_lock(owner, wait):
+                try:
+                    yield
+                finally:
+                    self.mirror.push(int(time.time() + self.keep_replaced))
+        except RowmillError as error:
+            renamed = rewrite_error(error, with_urls)
+        else:
+            return
+        raise renamed  # without the error that names paths of the mirror
 
     def _let_go(self, owner: str) -> None:
         if self.is_owned_by(owner):
@@ -570,10 +628,9 @@ def _beat(handle: int, stop: threading.Event) -> None:
 def _is_dead(owner: JsonObject, path: Path) -> bool:
     """True if the owner of a lock is dead: its process has ended, or, where process numbers do not tell, there was no
     sign of life for a minute."""
-    if owner.get("boot") and (owner["boot"], owner.get("pidns")) == namespace():
-        alive = is_alive(int(owner.get("pid", -1)), owner.get("start"))
-        if alive is not None:
-            return not alive
+    ended = has_ended(owner)
+    if ended is not None:
+        return ended
     try:
         return _now_at(path.parent) - path.stat().st_mtime > STALE_SECONDS
     except FileNotFoundError:

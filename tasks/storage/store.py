@@ -4,7 +4,7 @@
 |---|---|---|---|
 | `list_pages`, `list_folder` | walks the folder | 1,000 objects a request | as fsspec lists it |
 | `open` | an open file | a request a read, `If-Match` | as fsspec opens it, without its read-ahead |
-| `stat` | one `stat` | one request | one request |
+| `stat`, `read` | one `stat`, an open file | one request | one request, two |
 | `read_ranges` | `pread` of the open file | a request a span, several at once, `If-Match` | fsspec's `cat_ranges` |
 | `put_if_absent` | hard link of a whole file | `If-None-Match: *` | refused, unless it can create only |
 | `put_if_unchanged` | rename under a lock | `If-Match` | refused |
@@ -26,6 +26,7 @@ from tasks.errors import DataError, JobError, TransientError
 from tasks.storage.ranges import Range
 
 PAGE = 1_000  # files of a page
+NO_CONDITION = "fsspec offers no put that replaces a file only if it is unchanged"
 
 
 class MissingFileError(DataError):
@@ -44,6 +45,7 @@ class Store(Protocol):
     """
 
     is_local: bool
+    publishes: bool  # has conditional puts, which an output needs
     lists_versions: bool  # a thousand files a request: quicker than to ask for each
 
     def list_pages(self, path: str) -> Iterator[list[File]]:
@@ -68,6 +70,10 @@ class Store(Protocol):
 
     def stat(self, path: str) -> File:
         """The file as it is now."""
+        ...
+
+    def read(self, path: str) -> tuple[File, bytes]:
+        """A small file as it is now, and all its bytes, which are of one version."""
         ...
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:

@@ -113,6 +113,7 @@ def test_ranges_are_those_that_are_asked_for(place: Place) -> None:
     parts = place.store.read_ranges(file, [(200, 300), (0, 2), (2, 4), (10, 10), (300, 400)])
     assert [bytes(part) for part in parts] == [bytes(range(200, 256)), b"\0\1", b"\2\3", b"", b""]
     assert place.store.read_ranges(file, []) == []
+    assert place.store.read(path) == (file, bytes(range(256)))
 
 
 def test_a_file_that_changed_is_not_read(place: Place) -> None:

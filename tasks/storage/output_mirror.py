@@ -1,0 +1,575 @@
+"""An output on an object store, and the local folder from which it is written.
+
+The folder, a mirror, looks like a local output in which the parts are missing: each version with its manifest, profile
+and fitted workflow. Whatever works on a local output works on the mirror, and what changed there is carried over. What
+a run writes lies next to the mirror, or in `run.scratch`, until it is uploaded: nothing is uploaded twice.
+
+Two runs exclude each other by a lock object with a heartbeat. Taking it rewrites the pointer (`output_pointer`), and a
+run publishes by a conditional put of the pointer that it wrote then: whoever has lost the lock meanwhile cannot publish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from tasks.core.plan import File
+from tasks.core.strict_json import JsonObject
+from tasks.errors import GiveUpError, JobError, RowmillError, TransientError
+from tasks.storage.allowed_roots import is_local
+from tasks.storage.atomic import read_record, write_json, write_text
+from tasks.storage.cloud_options import kind_of
+from tasks.storage.credentials import StorageOptions, storage
+from tasks.storage.output_pointer import LOCK, PREFIX, Entry, Pointer, Replaced, name_urls, read_pointer
+from tasks.storage.own_files import (
+    DISCARDED,
+    LATEST,
+    MANIFEST,
+    PUBLISHED,
+    REMOVED,
+    VERSION,
+    choose_notes,
+)
+from tasks.storage.process_identity import has_ended
+from tasks.storage.published_copy import fetch_file
+from tasks.storage.store import NO_CONDITION, ConflictError, MissingFileError, Store, make_writing_error
+from tasks.storage.stores import open_store
+
+STALE_SECONDS = 60.0  # without a heartbeat, by the store's clock, after which the owner of a lock counts as dead
+AT_ONCE = 8  # files
+LATER_NOTES = (DISCARDED, PUBLISHED)  # which commands change after a version was published
+SINGLE = "data"  # how the prefix of an output without versions begins
+ADDRESS = "address.json"  # in the folder around a mirror: what it mirrors
+UPLOADS = "uploads.jsonl"  # in the work in progress: the prefix, then each file that lies there
+log = logging.getLogger("rowmill")
+
+
+class Seen(NamedTuple):
+    """A file of a version: its size and ETag in the store; `changed`, the time of the local copy, 0 without one."""
+
+    size: int
+    version: str
+    changed: int = 0
+
+
+class OutputMirror:
+    """The mirror of an output: `pull` makes it equal to the store, `push` carries over what commands changed in it.
+
+    Making one costs nothing: the store is opened when it is needed.
+    """
+
+    def __init__(self, url: str, options: str | Mapping[str, Any] | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._given = options
+        self.around = find_mirrors() / hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        self.folder = self.around / _name_folder(self.url)
+        self.owner = ""  # the id of the run that has the lock of the store, "" while this process has it not
+        self._pointer = Pointer(0)
+        self._written: File | None = None  # the pointer as it was read or written last
+        self._heart: _Heart | None = None
+
+    @cached_property
+    def options(self) -> StorageOptions:
+        return storage(self._given)
+
+    @cached_property
+    def store(self) -> Store:
+        store = open_store(self.url, self.options)
+        if not store.publishes:
+            raise make_writing_error(self.url, NO_CONDITION)
+        return store
+
+    @property
+    def pointer_path(self) -> str:
+        return f"{self.url}/{MANIFEST}"
+
+    # What is in the store
+
+    def pull(self) -> None:
+        """Make the mirror equal to what is published."""
+        read = read_pointer(self.store, self.url)
+        if read is None:
+            self._refuse_copied_output()
+        self._pointer, self._written = read or (Pointer(0), None)
+        self._write_address()
+        for entry in self._pointer.versions:
+            self._refresh(entry)
+        names = {entry.name for entry in self._pointer.versions}
+        for version in self._list_local_versions():
+            if version not in names:
+                self._forget(version)
+        self._write_note(LATEST, f"{self._pointer.latest}\n" if self._pointer.latest else None)
+        removed = self._pointer.removed
+        self._write_note(REMOVED, json.dumps(removed, indent=1) if removed else None)
+
+    def _refuse_copied_output(self) -> None:
+        """A JobError if a manifest lies where the pointer is to be: of an output that was copied there."""
+        with suppress(MissingFileError):
+            self.store.stat(self.pointer_path)
+            raise JobError(
+                "an output was copied to this place by other means",
+                where=self.url,
+                why=f"its {MANIFEST} is not one that rowmill writes to an object store",
+                do="choose another output.path",
+            )
+
+    def list_strangers(self) -> list[str]:
+        """The names below the output that rowmill did not write, of its first level."""
+        files, folders = self.store.list_folder(self.url)
+        names = [_base(file.path) for file in files] + [_base(folder) for folder in folders]
+        return sorted(name for name in names if name not in (MANIFEST, LOCK) and not PREFIX.fullmatch(name))
+
+    def _write_address(self) -> None:
+        """Note what this is the mirror of; options are noted by their name alone."""
+        name = self._given if isinstance(self._given, str) else None
+        prefixes = {entry.name: entry.prefix for entry in self._pointer.versions}
+        self.around.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(self.around / ADDRESS, {"url": self.url, "storage_options": name, "prefixes": prefixes})
+
+    def _refresh(self, entry: Entry) -> None:
+        """Fetch the notes of a version that are new or have changed, and note what else lies there."""
+        prefix = f"{self.url}/{entry.prefix}"
+        listed = {file.path[len(prefix) + 1 :]: file for page in self.store.list_pages(prefix) for file in page}
+        folder = self.folder / entry.name
+        known = self._read_objects(entry.name)
+        fetched = [
+            name for name in choose_notes(listed) if not _is_fetched(folder / name, listed[name], known.get(name))
+        ]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda name: fetch_file(self.store, listed[name], folder / name), fetched))
+        for name, seen in known.items():
+            if seen.changed and name not in listed:
+                (folder / name).unlink(missing_ok=True)
+        self._write_objects(entry.name, folder, listed)
+
+    def _write_objects(self, name: str, folder: Path, listed: Mapping[str, File]) -> None:
+        objects = {path: [file.size, file.version, _time_of(folder / path)] for path, file in listed.items()}
+        path = _objects_note(self.around, name)
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, objects)
+
+    def _read_objects(self, name: str) -> dict[str, Seen]:
+        return {path: Seen(*entry) for path, entry in read_record(_objects_note(self.around, name)).items()}
+
+    def _list_local_versions(self) -> list[str]:
+        """The names of the versions in the mirror, "" for an output without versions."""
+        if (self.folder / MANIFEST).exists() or _objects_note(self.around, "").exists():
+            return [""]
+        return [path.name for path in self.folder.glob("v*") if VERSION.fullmatch(path.name)]
+
+    def _forget(self, name: str) -> None:
+        """Remove a version from the mirror, which holds copies alone."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        _objects_note(self.around, name).unlink(missing_ok=True)
+
+    def _write_note(self, name: str, text: str | None) -> None:
+        path = self.folder / name
+        if text is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+
+    # What a run changes
+
+    def push(self, until: int) -> None:
+        """Carry over what was changed in the mirror: versions that were removed, the newest one, notes of versions.
+
+        `until`: the second until which files of removed versions stay for their readers. Only for the owner of the lock.
+        """
+        pointer = self._pointer
+        here = set(self._list_local_versions())
+        dropped = [entry for entry in pointer.versions if entry.name not in here]
+        gone = tuple(Replaced(entry.prefix, until) for entry in dropped)
+        latest = read_text(self.folder / LATEST).strip()
+        wanted = replace(
+            pointer,
+            versions=tuple(entry for entry in pointer.versions if entry not in dropped),
+            replaced=(*pointer.replaced, *gone),
+            latest=latest if latest in here else pointer.latest,
+            removed=read_record(self.folder / REMOVED),
+        )
+        for entry in wanted.versions:
+            self._push_notes(entry)
+        if wanted != pointer:
+            self._write_pointer(wanted)
+
+    def _push_notes(self, entry: Entry) -> None:
+        known = self._read_objects(entry.name)
+        folder = self.folder / entry.name
+        for note in LATER_NOTES:
+            local = folder / note
+            remote = f"{self.url}/{entry.prefix}/{note}"
+            if local.exists() and _time_of(local) != known.get(note, Seen(0, "")).changed:
+                self.store.upload(local, remote)
+            elif not local.exists() and note in known:
+                self.store.delete([remote])
+
+    def publish(self, new: Path, work: Path, is_version: bool, until: int) -> str:
+        """Upload a new output and publish it; return the name of its version, "" for one without.
+
+        Files that lie there already, as the notes of an interrupted run in the folder `work` have it, are not uploaded
+        again. Nothing is visible before the pointer is written, and everything after it. A GiveUpError if another run
+        has taken the lock meanwhile.
+        """
+        name = self._choose_name() if is_version else ""
+        uploads = _Uploads(self.store, self.url, work / UPLOADS)
+        uploads.begin(name or SINGLE, self._pointer.prefixes)
+        uploads.upload_all(new)
+        entry = Entry(name, uploads.prefix)
+        self._write_pointer(self._sweep().with_version(entry, until))
+        listed = uploads.list_files()
+        self._write_objects(name, new, listed)
+        for path in listed:
+            if path not in choose_notes(listed):
+                (new / path).unlink(missing_ok=True)
+        (work / UPLOADS).unlink(missing_ok=True)
+        return name
+
+    def _choose_name(self) -> str:
+        numbers = [int(entry.name[1:]) for entry in self._pointer.versions if entry.name]
+        return f"v{max(numbers, default=0) + 1:04d}"
+
+    def _sweep(self) -> Pointer:
+        """Delete the files of replaced versions whose time is over; the pointer without them."""
+        now = time.time()
+        over = [one for one in self._pointer.replaced if one.until <= now]
+        for one in over:
+            self.remove_prefix(one.prefix)
+        return replace(self._pointer, replaced=tuple(one for one in self._pointer.replaced if one not in over))
+
+    def remove_prefix(self, prefix: str) -> int:
+        """Delete all files below a prefix; return how many bytes they had."""
+        nbytes = 0
+        for page in list(self.store.list_pages(f"{self.url}/{prefix}")):
+            self.store.delete([file.path for file in page])
+            nbytes += sum(file.size for file in page)
+        return nbytes
+
+    def _write_pointer(self, pointer: Pointer) -> None:
+        content = replace(pointer, owner=self.owner).encode()
+        try:
+            if self._written is None:
+                self._written = self.store.put_if_absent(self.pointer_path, content)
+            else:
+                self._written = self.store.put_if_unchanged(self.pointer_path, content, self._written.version)
+        except ConflictError:
+            raise GiveUpError(
+                "another run took over",
+                where=self.url,
+                why=f"it has written {MANIFEST} since this run took the lock; nothing of this run is published",
+                do="follow the run that holds the lock",
+            ) from None
+        self._pointer = pointer
+        self._write_address()
+
+    # The lock
+
+    def check_owner(self) -> None:
+        """A GiveUpError if another run has the lock."""
+        if self._heart is not None and self._heart.is_lost:
+            raise GiveUpError(
+                "another run took over",
+                where=self.url,
+                why="this run gave no sign of life for a minute",
+                do="follow the run that holds the lock",
+            )
+
+    @contextmanager
+    def hold_lock(self, owner: JsonObject, wait: bool) -> Iterator[None]:
+        """Lock the output while the block runs, and fill the mirror. The local lock of the mirror must be held.
+
+        Errors of the block name the output by its URL.
+        """
+        self.store  # noqa: B018  (refuses one that cannot be written)
+        self.owner = str(owner["id"])
+        self._heart = _Heart(self.store, f"{self.url}/{LOCK}", owner)
+        self._heart.acquire(wait)
+        try:
+            read = read_pointer(self.store, self.url)
+            if read is None:
+                self._refuse_copied_output()
+            self._pointer, self._written = read or (Pointer(0), None)
+            self._write_pointer(replace(self._pointer, generation=self._pointer.generation + 1))
+            self.pull()
+            yield
+        finally:
+            self._heart.release()
+            self._heart = None
+            self.owner = ""
+
+    def is_in_use(self) -> bool:
+        """Whether a run on any host works on this output."""
+        return _Heart(self.store, f"{self.url}/{LOCK}", {}).find_holder() is not None
+
+    def list_leftovers(self) -> list[str]:
+        """The prefixes of interrupted runs: the pointer names none of them. For the owner of the lock."""
+        _, folders = self.store.list_folder(self.url)
+        names = [_base(folder) for folder in folders]
+        return sorted(name for name in names if PREFIX.fullmatch(name) and name not in self._pointer.prefixes)
+
+
+class _Heart:
+    """The lock object: who holds it, and the thread that gives signs of life."""
+
+    def __init__(self, store: Store, path: str, owner: JsonObject) -> None:
+        self._store = store
+        self._path = path
+        self._owner = owner
+        self._stop = threading.Event()
+        self._file: File | None = None
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="rowmill-store-lock")
+        self.is_lost = False
+
+    def acquire(self, wait: bool) -> None:
+        while not self._try():
+            holder = self.find_holder()
+            if holder is None:
+                continue
+            if not wait:
+                raise JobError(
+                    "another run is working on this output",
+                    where=self._path,
+                    why=f"process {holder.get('pid')} on {holder.get('host')} has held it since {holder.get('since')}",
+                    do="wait for it, choose another output.path, or set run.lock to wait",
+                )
+            time.sleep(1.0)
+        self._thread.start()
+
+    def _try(self) -> bool:
+        """Take the lock if it is free, or if its owner is dead."""
+        try:
+            self._file = self._store.put_if_absent(self._path, self._content(0))
+        except ConflictError:
+            pass
+        else:
+            return True
+        try:
+            there, content = self._store.read(self._path)
+            if self._find_living(there, content) is None:
+                self._file = self._store.put_if_unchanged(self._path, self._content(0), there.version)
+                return True
+        except (MissingFileError, ConflictError):  # it was let go, or another one took it
+            pass
+        return False
+
+    def find_holder(self) -> JsonObject | None:
+        """The living owner of the lock."""
+        try:
+            return self._find_living(*self._store.read(self._path))
+        except MissingFileError:
+            return None
+
+    def _find_living(self, there: File, content: bytes) -> JsonObject | None:
+        """The owner that a lock object names, None if it is dead: its process has ended, or it was silent too long."""
+        try:
+            owner = json.loads(content)
+        except ValueError:
+            owner = {}
+        if isinstance(owner, dict) and has_ended(owner):
+            return None
+        return owner if self._now() - there.mtime / 1e9 <= STALE_SECONDS else None
+
+    def _now(self) -> float:
+        """The time by the store's clock, which dates the signs of life."""
+        probe = f"{self._path.removesuffix('.json')}-{uuid.uuid4().hex[:8]}.json"
+        self._store.put_if_absent(probe, b"{}")
+        now = self._store.stat(probe).mtime / 1e9
+        self._store.delete([probe])
+        return now
+
+    def _content(self, beat: int) -> bytes:
+        return json.dumps({**self._owner, "beat": beat}, indent=1).encode()
+
+    def _beat(self) -> None:
+        beat = 0
+        while not self._stop.wait(STALE_SECONDS / 6):
+            beat += 1
+            try:
+                assert self._file is not None
+                self._file = self._store.put_if_unchanged(self._path, self._content(beat), self._file.version)
+            except ConflictError:
+                self.is_lost = True
+                return
+            except RowmillError as error:
+                log.warning("no sign of life for the lock %s: %s", self._path, error)
+
+    def release(self) -> None:
+        """Let the lock go, if it is still this owner's."""
+        self._stop.set()
+        self._thread.join()
+        try:
+            there = self._store.stat(self._path)
+            if self._file is not None and there.version == self._file.version:
+                self._store.delete([self._path])
+        except MissingFileError:
+            pass
+        except RowmillError as error:
+            log.warning("the lock stays for a minute: %s", error)
+
+
+class _Uploads:
+    """The files of an output that were uploaded to a prefix, as a note of the work in progress has them."""
+
+    def __init__(self, store: Store, root: str, note: Path) -> None:
+        self._store = store
+        self._root = root
+        self._note = note
+        self._known: dict[str, list[Any]] = {}
+        self._lock = threading.Lock()
+        self.prefix = ""
+
+    def begin(self, name: str, taken: set[str]) -> None:
+        """Go on with the prefix of the note if it is one of this name that is not published, else begin a new one."""
+        lines = [entry for line in read_text(self._note).splitlines() if isinstance(entry := _parse_line(line), list)]
+        noted = str(lines[0][1]) if lines and lines[0][0] == self._root else ""
+        if noted.rpartition("-")[0] == name and noted not in taken:
+            self.prefix = noted
+            self._known = {str(entry[0]): entry[1:] for entry in lines[1:]}
+            return
+        self.prefix = f"{name}-{uuid.uuid4().hex[:8]}"
+        self._note.write_text(json.dumps([self._root, self.prefix]) + "\n")
+
+    def upload_all(self, folder: Path) -> None:
+        """Upload every file of a folder that is not there yet, manifests last; delete what is there besides."""
+        files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        there = self.list_files()
+        manifests = [name for name in files if _base(name) == MANIFEST]
+        others = [name for name in files if _base(name) != MANIFEST]
+        for names in (others, manifests):
+            missing = [name for name in names if not self._is_there(folder / name, name, there.get(name))]
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                list(threads.map(lambda name: self.upload(folder / name, name), missing))
+        self._store.delete([file.path for name, file in there.items() if name not in set(files)])
+
+    def upload(self, path: Path, name: str) -> None:
+        status = path.stat()
+        file = self._store.upload(path, f"{self._root}/{self.prefix}/{name}")
+        if file.size != status.st_size:
+            raise TransientError("a file changed while it was uploaded", where=str(path), do="run the same job again")
+        with self._lock, self._note.open("a") as note:
+            note.write(json.dumps([name, status.st_size, status.st_mtime_ns, file.version]) + "\n")
+
+    def _is_there(self, path: Path, name: str, file: File | None) -> bool:
+        """Whether a local file was uploaded as it is, and lies there as it was uploaded."""
+        status = path.stat()
+        noted = [status.st_size, status.st_mtime_ns, file.version if file else ""]
+        return file is not None and self._known.get(name) == noted and file.size == status.st_size
+
+    def list_files(self) -> dict[str, File]:
+        prefix = f"{self._root}/{self.prefix}"
+        return {file.path[len(prefix) + 1 :]: file for page in self._store.list_pages(prefix) for file in page}
+
+
+def check_can_publish(url: str) -> None:
+    """A JobError for a URL of a storage on which no output can be published."""
+    if kind_of(url) is None:
+        raise make_writing_error(url, NO_CONDITION)
+
+
+def find_mirrors() -> Path:
+    """The folder of all mirrors of this user."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser().resolve() / "rowmill" / "outputs"
+
+
+def address_of(path: str | os.PathLike[str]) -> str:
+    """The URL of a path in a mirror; any other path as it is.
+
+    >>> address_of("/data/out/toy")
+    '/data/out/toy'
+    """
+    return with_urls(os.fspath(path))
+
+
+def with_urls(text: str) -> str:
+    """A text with URLs in place of paths in mirrors."""
+    mirrors = find_mirrors()
+    for around in {mirrors / name for name in re.findall(rf"{re.escape(str(mirrors))}/([0-9a-f]{{16}})/", text)}:
+        note = read_record(around / ADDRESS)
+        if url := note.get("url"):
+            folder = str(around / _name_folder(url))
+            text = name_urls(text, folder, url, note["prefixes"])
+    return text
+
+
+def find_mirror(target: str | Path, options: str | Mapping[str, Any] | None) -> OutputMirror | None:
+    """The mirror of an output by its URL, or by a path that is its mirror; None for a local output."""
+    text = os.fspath(target)
+    if not is_local(text):
+        return OutputMirror(text, options)
+    around = Path(os.path.realpath(text)).parent
+    if around.parent != find_mirrors():
+        return None
+    note = read_record(around / ADDRESS)
+    return OutputMirror(note["url"], note["storage_options"]) if note else None
+
+
+def is_mirror(folder: Path) -> bool:
+    """Whether a folder is in the mirror of an output, which has no parts."""
+    return Path(os.path.realpath(folder)).is_relative_to(find_mirrors())
+
+
+def list_objects(folder: Path) -> dict[str, int]:
+    """The sizes of the files of a mirrored version in the store, by path in it; {} for a folder that is no mirror."""
+    mirrors = find_mirrors()
+    if not is_mirror(folder):
+        return {}
+    folder = Path(os.path.realpath(folder))
+    around, _, *inside = folder.relative_to(mirrors).parts
+    name = inside.pop(0) if inside and VERSION.fullmatch(inside[0]) else ""
+    below = "".join(f"{one}/" for one in inside)
+    objects = read_record(_objects_note(mirrors / around, name))
+    return {path[len(below) :]: entry[0] for path, entry in objects.items() if path.startswith(below)}
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file; "" where there is none."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _parse_line(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:  # cut off by a kill
+        return None
+
+
+def _is_fetched(path: Path, file: File, known: Seen | None) -> bool:
+    return known == (file.size, file.version, _time_of(path)) and path.is_file()
+
+
+def _time_of(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _name_folder(url: str) -> str:
+    return PurePosixPath(url).name.lstrip(".") or SINGLE
+
+
+def _objects_note(around: Path, name: str) -> Path:
+    return around / "objects" / f"{name or SINGLE}.json"
+
+
+def _base(path: str) -> str:
+    return PurePosixPath(path).name

@@ -1,0 +1,199 @@
+"""Outputs on an object store: what is published when, and what readers, kills and two writers find."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks import ops
+from tasks.dataset import Dataset
+from tasks.errors import GiveUpError, JobError, RowmillError
+from tasks.manifest import Manifest
+from tasks.storage.output_mirror import OutputMirror
+from tasks.storage.own_files import MANIFEST
+from tasks.workflow import Workflow
+from tests.object_store import ObjectStore, fail_share
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    draws = np.random.default_rng(1)
+    words = draws.integers(0, 50, 2_000).astype(str)
+    pq.write_table(pa.table({"word": words, "price": draws.random(2_000)}), path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _own_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(store: ObjectStore, source: Path, out: str, **output: object) -> Manifest:
+    workflow = Workflow((["word"] >> ops.Categorify()) + (["price"] >> ops.Normalize()))
+    options = {"storage_options": store.options} if "://" in out else {}
+    return workflow.fit_transform(Dataset(str(source))).to_parquet(out, files=3, **options, **output)
+
+
+def test_an_output_on_a_store_is_that_of_a_local_folder(
+    tmp_path: Path, source: Path, object_store: ObjectStore
+) -> None:
+    local = write(object_store, source, str(tmp_path / "local"))
+    remote = write(object_store, source, "s3://shop/outputs/same")
+    names = ["path", "rows", "bytes", "xxh3_128"]
+    assert [[part[n] for n in names] for part in remote.parts] == [[part[n] for n in names] for part in local.parts]
+    assert remote.path.startswith("s3://shop/outputs/same/data-")
+    for part in remote.parts:
+        content = object_store.get(f"{remote.path.removeprefix('s3://shop/')}/{part['path']}")
+        assert content == (tmp_path / "local" / part["path"]).read_bytes()
+
+
+def test_versions_stand_below_one_pointer(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/versions"
+    first = write(object_store, source, out, on_existing="version")
+    second = write(object_store, source, out, on_existing="version", seed=1)
+    assert [manifest.path.rpartition("/")[2].partition("-")[0] for manifest in (first, second)] == ["v0001", "v0002"]
+    assert Manifest.load(out, object_store.options).path == second.path
+    assert Manifest.load(f"{out}/v0001", object_store.options).path == first.path
+    pointer = json.loads(object_store.get("outputs/versions/_manifest.json"))
+    assert [entry["name"] for entry in pointer["versions"]] == ["v0001", "v0002"]
+    assert pointer["latest"] == "v0002"
+    names = {key.split("/")[2].partition("-")[0] for key in object_store.list_keys("outputs/versions/")}
+    assert names == {"_manifest.json", "v0001", "v0002"}
+
+
+def test_the_newest_versions_are_kept(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/kept"
+    for seed in range(3):
+        write(object_store, source, out, on_existing="version", keep_versions=1, seed=seed)
+    pointer = json.loads(object_store.get("outputs/kept/_manifest.json"))
+    assert [entry["name"] for entry in pointer["versions"]] == ["v0003"]
+    # their readers may still be at work
+    assert [one["prefix"].partition("-")[0] for one in pointer["replaced"]] == ["v0001", "v0002"]
+    assert all(object_store.list_keys(f"outputs/kept/{one['prefix']}/") for one in pointer["replaced"])
+
+
+def test_an_output_is_replaced_by_one_write(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/replaced"
+    first = write(object_store, source, out)
+    with pytest.raises(JobError, match="already exists") as error:
+        write(object_store, source, out)
+    assert error.value.where == out
+    second = write(object_store, source, out, on_existing="replace")
+    assert Manifest.load(out, object_store.options).path == second.path != first.path
+    assert object_store.list_keys(first.path.removeprefix("s3://shop/"))
+    _end_grace(object_store, "outputs/replaced")
+    write(object_store, source, out, on_existing="replace")
+    assert object_store.list_keys(first.path.removeprefix("s3://shop/")) == []
+
+
+def _end_grace(store: ObjectStore, out: str) -> None:
+    """The time of replaced files is over."""
+    pointer = json.loads(store.get(f"{out}/_manifest.json"))
+    pointer["replaced"] = [{**one, "until": 1} for one in pointer["replaced"]]
+    store.put(f"{out}/_manifest.json", json.dumps(pointer).encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("notes.txt", b"mine", "there are files at the place of the output"),
+        ("_manifest.json", b'{"format": 1, "parts": []}', "an output was copied to this place"),
+        ("_manifest.json", b'{"pointer": 1, "generation": 1, "versions": [{"name": "", "prefix": "../b"}]}', "damaged"),
+        ("_manifest.json", b'{"pointer": 2}', "this version reads up to 1"),
+    ],
+)
+def test_a_place_with_files_of_others_stays(
+    source: Path, object_store: ObjectStore, name: str, content: bytes, what: str
+) -> None:
+    place = f"outputs/strange-{len(content)}"
+    object_store.put(f"{place}/{name}", content)
+    with pytest.raises(RowmillError, match=what):
+        write(object_store, source, f"s3://shop/{place}", on_existing="replace")
+    assert object_store.list_keys(place) == [f"{place}/{name}"]
+    assert object_store.get(f"{place}/{name}") == content
+
+
+def test_a_run_that_was_cut_off_goes_on_with_what_was_uploaded(
+    tmp_path: Path, source: Path, object_store: ObjectStore
+) -> None:
+    out = "s3://shop/outputs/resumed"
+    new = tmp_path / "new"
+    new.mkdir()
+    for name in ("part-0", "part-1", MANIFEST):
+        (new / name).write_text(name)
+    mirror = OutputMirror(out, object_store.options)
+    refused = lambda request: 403 if request.kind == "put" and request.path.endswith("part-1") else None  # noqa: E731
+    with mirror.hold_lock({"id": "first"}, wait=False):
+        with object_store.proxy.failing(refused), pytest.raises(JobError):
+            mirror.publish(new, tmp_path, is_version=True, until=0)
+        with object_store.proxy.counting() as traffic:
+            assert mirror.publish(new, tmp_path, is_version=True, until=0) == "v0001"
+    sent = [r.path.rpartition("/")[2] for r in traffic.requests if r.kind == "put"]
+    assert sent == ["part-1", MANIFEST]
+
+
+def test_a_run_that_has_lost_the_lock_publishes_nothing(tmp_path: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/taken"
+    first, second = (OutputMirror(out, object_store.options) for _ in range(2))
+    news = []
+    for name in ("first", "second"):
+        news.append(tmp_path / name / "new")
+        news[-1].mkdir(parents=True)
+        (news[-1] / MANIFEST).write_text(name)
+    with first.hold_lock({"id": "first", "host": "a"}, wait=False):
+        with pytest.raises(JobError, match="another run is working"), second.hold_lock({"id": "second"}, wait=False):
+            pass
+        lock = object_store.backend.get_object("shop", "outputs/taken/_lock.json")
+        lock.last_modified -= timedelta(seconds=100)  # silent, as a stopped process is
+        with second.hold_lock({"id": "second", "host": "b"}, wait=False):
+            with pytest.raises(GiveUpError, match="another run took over"):
+                first.publish(news[0], tmp_path / "first", is_version=True, until=0)
+            assert second.publish(news[1], tmp_path / "second", is_version=True, until=0) == "v0001"
+        with pytest.raises(GiveUpError, match="another run took over"):
+            first.publish(news[0], tmp_path / "first", is_version=True, until=0)
+    pointer = json.loads(object_store.get("outputs/taken/_manifest.json"))
+    assert len(pointer["versions"]) == 1
+    assert object_store.get(f"outputs/taken/{pointer['versions'][0]['prefix']}/{MANIFEST}") == b"second"
+
+
+def test_failing_requests_change_nothing(tmp_path: Path, source: Path, object_store: ObjectStore) -> None:
+    local = write(object_store, source, str(tmp_path / "local"))
+    with object_store.proxy.failing(fail_share(0.2, 1, 503, "cut", "lost")):
+        remote = write(object_store, source, "s3://shop/outputs/failing")
+    assert remote.parts == local.parts
+    for part in remote.parts:
+        content = object_store.get(f"{remote.path.removeprefix('s3://shop/')}/{part['path']}")
+        assert content == (tmp_path / "local" / part["path"]).read_bytes()
+
+
+def test_a_reader_finds_one_version_or_the_next(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/loop"
+    write(object_store, source, out)
+    stop = threading.Event()
+
+    def read() -> int:
+        count = 0
+        while not stop.is_set():
+            manifest = Manifest.load(out, object_store.options)
+            keys = set(object_store.list_keys(manifest.path.removeprefix("s3://shop/")))
+            assert {f"{manifest.path.removeprefix('s3://shop/')}/{part['path']}" for part in manifest.parts} <= keys
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(read)
+        for seed in range(3):
+            write(object_store, source, out, on_existing="replace", seed=seed)
+        stop.set()
+        assert reading.result() > 0
