@@ -57,6 +57,8 @@ ADDRESS = "address.json"  # in the folder around a mirror: what it mirrors
 UPLOADS = "uploads.jsonl"  # in the work in progress: the prefix, then each file that lies there
 log = logging.getLogger("rowmill")
 
+_mirrors: dict[Path, OutputMirror] = {}  # of this process
+
 
 class Seen(NamedTuple):
     """A file of a version: its size and ETag in the store; `changed`, the time of the local copy, 0 without one."""
@@ -508,15 +510,19 @@ def with_urls(text: str) -> str:
 
 
 def find_mirror(target: str | Path, options: str | Mapping[str, Any] | None) -> OutputMirror | None:
-    """The mirror of an output by its URL, or by a path that is its mirror; None for a local output."""
-    text = os.fspath(target)
-    if not is_local(text):
-        return OutputMirror(text, options)
-    around = Path(os.path.realpath(text)).parent
-    if around.parent != find_mirrors():
-        return None
-    note = read_record(around / ADDRESS)
-    return OutputMirror(note["url"], note["storage_options"]) if note else None
+    """The mirror of an output by its URL, or by a path that is its mirror; None for a local output.
+
+    One for each output and process: whoever asks while a run has the lock gets the mirror that has it.
+    """
+    url = os.fspath(target)
+    if is_local(url):
+        around = Path(os.path.realpath(url)).parent
+        note = read_record(around / ADDRESS) if around.parent == find_mirrors() else {}
+        if not note:
+            return None
+        url, options = note["url"], note["storage_options"]
+    mirror = OutputMirror(url, options)
+    return _mirrors.setdefault(mirror.around, mirror)
 
 
 def is_mirror(folder: Path) -> bool:
