@@ -215,7 +215,7 @@ class Manifest:
                     why="its digest is not that of its content",
                     do=RESTORE,
                 )
-            return replace(manifest, path=copy.with_urls(str(manifest.path)))
+            return replace(manifest, path=copy.place_of(manifest.path))
 
     @property
     def is_changed(self) -> bool:

@@ -383,13 +383,16 @@ def _print_summary(console: Console, manifests: Sequence[Any], pages: Sequence[s
 
 def _print_next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
     """Print the place of the output or workflow, and what to look at next."""
-    console.print(f"{what} {root}", soft_wrap=True, markup=False)
+    from tasks.storage.output_mirror import address_of
+
+    console.print(f"{what} {address_of(root)}", soft_wrap=True, markup=False)
     if report:
         console.print(f"report   {report}", soft_wrap=True, markup=False)
     for page in pages:
         console.print(f"run      {page}", soft_wrap=True)
-    shorter = os.path.relpath(root)
-    text = f"next     rowmill inspect {min(shorter, str(root), key=len)}"
+    address = address_of(root)
+    shorter = os.path.relpath(root) if address == str(root) else address
+    text = f"next     rowmill inspect {min(shorter, address, key=len)}"
     console.print(text, soft_wrap=True, markup=False)
 
 

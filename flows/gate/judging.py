@@ -40,6 +40,7 @@ from tasks.job.run_date import is_pattern
 from tasks.profile.output_profile import Profile
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.storage.documents import dump_document
+from tasks.storage.output_mirror import address_of
 
 STOPPED = "rowmill.gate.stopped"  # the event of a run that the gate stops
 SENTENCES = 5  # findings that a message names
@@ -155,7 +156,7 @@ def find_past_versions(job: AnyJob, request: Request) -> PastVersions:
     pattern = str(job.as_written()["output"]["path"])
     if job.dated is None or not is_pattern(pattern):
         return read_good_versions(request.staging.target, split=split)
-    outputs = find_published_outputs(pattern, Path.cwd())
+    outputs = find_published_outputs(pattern, Path.cwd(), options=job.output.storage_options)
     earlier_days = [day for day in outputs if day < job.dated.run_date.day]
     past: list[Past] = []
     notes: list[str] = []
@@ -184,7 +185,7 @@ def make_stop_error(job: AnyJob, request: Request, findings: Sequence[Finding]) 
     others = f"; {len(findings) - len(stops)} more finding(s) do not stop it" if len(findings) > len(stops) else ""
     return GateStoppedError(
         f"the gate stopped {_name_run(job, request)}: nothing is published",
-        where=str(request.staging.target),
+        where=request.staging.address,
         why=_join_sentences(stops) + others,
         do=f"fix the data, or, if they are correct, set {_level_keys(stops)} to warn; the same job then goes on from "
         "what is done",
@@ -216,14 +217,14 @@ def _explain_only_warned(request: Request, verdict: Verdict, decision: GateDecis
     if decision.level != "warn":  # it is not published, at least not yet
         return text
     name = "" if request.output.on_existing != "version" else "/VERSION"
-    return f"{text}; to take the output back once it is published: rowmill discard {request.staging.target}{name}"
+    return f"{text}; to take the output back once it is published: rowmill discard {request.staging.address}{name}"
 
 
 def make_asked_error(question: Question) -> GateAskedError:
     """Make the error of a run that waits for an answer."""
     return GateAskedError(
         f"the gate asks whether to publish {question.batch_text}",
-        where=question.output,
+        where=address_of(question.output),
         why=_join_sentences(question.verdict.findings),
         do=f"answer it before {question.until}: {question.commands}",
     )

@@ -172,7 +172,7 @@ def _look_elsewhere(staging: Staging) -> None:
     question = read_question(folder)
     if question is None:
         text = "a night of %s waited for an answer in %s, which is gone from this host: it is not published"
-        log.warning(text, staging.target, folder)
+        log.warning(text, staging.address, folder)
         end_question(staging)
     elif folder != staging.folder and question.is_open:
         raise make_open_question_error(question)

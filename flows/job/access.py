@@ -316,8 +316,9 @@ def check_base(path: str | None) -> None:
     if path is None:
         return
     _check_no_secret("base", path)
-    local_folder(path, "the base", "base")
-    if read_allowed_roots() is not None:
+    if not is_local(path):
+        check_path(path, "base")
+    elif read_allowed_roots() is not None:
         check_path(path, "base")
         check_files_in(Path(path), "base")
 

@@ -35,6 +35,7 @@ from tasks.job.run_date import Dated, is_pattern
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.schema_ops import AddTags
 from tasks.storage.files import refuse_inside
+from tasks.storage.output_mirror import find_mirror
 from tasks.storage.published_copy import open_published
 
 MOST_VALUES = 1_000_000
@@ -189,7 +190,7 @@ class Job(CheckedJob):
     @property
     def base_path(self) -> Path | None:
         """Where the base is; None for a job that learns from its source alone."""
-        return None if self.base in (None, NO_BASE) else Path(absolute(self.base))
+        return None if self.base in (None, NO_BASE) else local_base(self.base, self.output)
 
     def graph(self) -> Node:
         """Return the features from top to bottom, then the labels; entries see what entries above them made."""
@@ -320,6 +321,12 @@ def absolute_target(source: Source) -> str:
     """`source.bad_lines` with the path of a file from the root."""
     named = source.bad_lines
     return named if named in ("error", "skip") else str(absolute(named))
+
+
+def local_base(base: str, output: Output) -> Path:
+    """The folder of a base on this host: of one on an object store its mirror, by the options of the output."""
+    mirror = find_mirror(base, output.storage_options)
+    return mirror.folder if mirror else Path(absolute(base))
 
 
 def absolute(path: Any) -> Any:

@@ -19,12 +19,12 @@ from flows.job.job import (
     Application,
     CheckedJob,
     Job,
-    absolute,
     check_filter,
     check_refit,
     check_size,
     exchange_on,
     flat,
+    local_base,
     make_application,
     make_job,
     overlay_job,
@@ -84,7 +84,7 @@ class Refit(CheckedJob):
     @property
     def base_path(self) -> Path:
         """The folder of the base."""
-        return Path(absolute(self.base))
+        return local_base(self.base, self.output)
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
         """Make the request of the stages, on top of `base`, or else of what `find_newest_base` finds.

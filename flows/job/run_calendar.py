@@ -17,8 +17,10 @@ from tasks.core.settings import Run
 from tasks.core.strict_json import JsonObject
 from tasks.errors import JobError
 from tasks.job.run_date import as_glob, is_pattern, names_hour, parse_run_date, zone_of
+from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_json
 from tasks.storage.discarded import is_discarded
+from tasks.storage.output_mirror import list_mirrors
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, find_description, versions_of
 from tasks.storage.retention import read_removed_versions
 
@@ -147,17 +149,21 @@ class DatedOutput:
 
 
 def find_published_outputs(
-    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+    output: str,
+    folder: Path,
+    calendar: Calendar | None = None,
+    without_date: bool = False,
+    options: str | Mapping[str, Any] | None = None,
 ) -> dict[date, DatedOutput]:
     """Find the newest published output of each run date by manifests and fitted workflows; discarded ones do not count.
 
     `output` is the path of a job as it was written, relative to `folder`; in the place of its date any text may stand.
     Run dates are days without a `calendar`. `without_date`: an output that names no date is of the day on which it was
-    written; else it is left out.
+    written; else it is left out. `options` are those of the storage, where the outputs are behind URLs.
     """
     calendar = calendar or Calendar()
     outputs = dict[date, DatedOutput]()
-    for root in roots_of(output, folder):
+    for root in roots_of(output, folder, options):
         for path in _list_outputs(root):  # the newest last, which replaces those before it
             dated_output = _read_dated_output(path, calendar, without_date)
             if dated_output is not None:
@@ -166,13 +172,17 @@ def find_published_outputs(
 
 
 def find_removed_outputs(
-    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+    output: str,
+    folder: Path,
+    calendar: Calendar | None = None,
+    without_date: bool = False,
+    options: str | Mapping[str, Any] | None = None,
 ) -> dict[date, DatedOutput]:
     """Find the run dates whose versions output.keep_versions has removed, as the outputs note it; parameters as in
     `find_published_outputs`."""
     calendar = calendar or Calendar()
     removed = dict[date, DatedOutput]()
-    for root in roots_of(output, folder):
+    for root in roots_of(output, folder, options):
         for note in read_removed_versions(root):
             version = root / note.version
             day = _parse_day(note.date, note.run_date, note.created, calendar, without_date)
@@ -182,16 +192,23 @@ def find_removed_outputs(
 
 
 def find_all_outputs(
-    output: str, folder: Path, calendar: Calendar | None = None, without_date: bool = False
+    output: str,
+    folder: Path,
+    calendar: Calendar | None = None,
+    without_date: bool = False,
+    options: str | Mapping[str, Any] | None = None,
 ) -> dict[date, DatedOutput]:
     """Find the run dates of `find_published_outputs` and of `find_removed_outputs`; one that is in both is there."""
     # published ones first: what is removed meanwhile is among the removed ones then
-    published = find_published_outputs(output, folder, calendar, without_date)
-    return {**find_removed_outputs(output, folder, calendar, without_date), **published}
+    published = find_published_outputs(output, folder, calendar, without_date, options)
+    removed = find_removed_outputs(output, folder, calendar, without_date, options)
+    return {**removed, **published}
 
 
-def roots_of(output: str, folder: Path) -> list[Path]:
-    """Return the folders that the path of a job may name, on whatever date."""
+def roots_of(output: str, folder: Path, options: str | Mapping[str, Any] | None = None) -> list[Path]:
+    """Return the folders that the path of a job may name, on whatever date; of an object store, their mirrors."""
+    if not is_local(output):
+        return list_mirrors(as_glob(output), options)
     pattern = str(folder / output)
     return sorted(Path("/").glob(as_glob(pattern).lstrip("/"))) if is_pattern(output) else [Path(_literal(pattern))]
 
@@ -324,6 +341,12 @@ class DeployedJob:
         return str((self.job.get("output") or {}).get("path") or self.job.get("base") or "")
 
     @property
+    def storage_options(self) -> str | Mapping[str, Any] | None:
+        """The options of the storage in which the outputs are."""
+        options: str | None = (self.job.get("output") or {}).get("storage_options")
+        return options
+
+    @property
     def writes_versions(self) -> bool:
         output = self.job.get("output") or {}
         return output.get("on_existing", "version" if not output.get("path") else "") == "version"
@@ -343,11 +366,11 @@ class DeployedJob:
 
     def find_published_outputs(self) -> dict[date, DatedOutput]:
         """Find the newest output of each run date; without a date, of each day on which outputs were written."""
-        return find_published_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
+        return find_published_outputs(self.output, self.folder, self.calendar, not self.has_date, self.storage_options)
 
     def find_all_outputs(self) -> dict[date, DatedOutput]:
         """Find the published output of each run date, and the versions that output.keep_versions has removed since."""
-        return find_all_outputs(self.output, self.folder, self.calendar, without_date=not self.has_date)
+        return find_all_outputs(self.output, self.folder, self.calendar, not self.has_date, self.storage_options)
 
     def today(self) -> date:
         """Return the run date of a run that starts now."""

@@ -55,7 +55,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         refused.append(error)
     changes = match_to_base(request, first.schema)
     return Preview(
-        target=str(request.staging.target),
+        target=request.staging.address,
         workers=workers,
         plans=plans,
         source=first.schema,

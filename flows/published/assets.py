@@ -20,6 +20,7 @@ from infra.orchestration.server import flow_run_url, ui_url
 from tasks.core.markdown import escape_markdown
 from tasks.job.publication import Publication, compute_event_id, output_root
 from tasks.storage.files import is_remote
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import REPORTS
 
 REFERENCED = "prefect.asset.referenced"
@@ -69,21 +70,21 @@ def asset_events(folder: Path, publication: Publication) -> list[Event]:
 
     referenced = [event(REFERENCED, asset, related[-1:], {}) for asset in upstream]
     made_of = [
-        event(MATERIALIZED, _asset(root / name, folder / name, payload), related, payload)
+        event(MATERIALIZED, _asset(address_of(root / name), folder / name, payload), related, payload)
         for name, payload in facts.items()
     ]
     return [*referenced, *made_of]
 
 
-def _asset(path: Path, folder: Path, facts: dict[str, Any]) -> Asset:
+def _asset(path: str, folder: Path, facts: dict[str, Any]) -> Asset:
     """Return the asset at a path, described by the facts of what was published in a folder."""
     page = flow_run_url(ui_url(), facts["run"])
     links = [f"[run]({page})"]
     report = next((one for one in (folder / REPORTS[0], folder.parent / REPORTS[0]) if one.is_file()), None)
     if report:
-        links.append(f"report: rowmill report {escape_markdown(str(report.parent))} --open")
+        links.append(f"report: rowmill report {escape_markdown(address_of(report.parent))} --open")
     what = " ".join(filter(None, (facts["version"], f"of {facts['date']}" if facts["date"] else "")))
     output = escape_markdown(what or "The output")
     text = f"{output}: {facts['rows']:,} rows in {facts['files']:,} files. {', '.join(links)}"
-    name = "/".join(path.parts[-2:])
-    return Asset(key=asset_key(str(path)), properties=AssetProperties(name=name, url=page, description=text[:2500]))
+    name = "/".join(path.split("/")[-2:])
+    return Asset(key=asset_key(path), properties=AssetProperties(name=name, url=page, description=text[:2500]))

@@ -17,6 +17,7 @@ from flows.published.assets import asset_events
 from tasks.job.publication import Publication, Train, compute_event_id, output_root, read_publication, version_name
 from tasks.job.request import output_slug
 from tasks.storage.discarded import DiscardMark
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import VERSION
 
 EventKind = Literal["published", "backfilled", "discarded", "restored", "waiting", "refused"]
@@ -32,8 +33,8 @@ def make_output_event(kind: EventKind, folder: Path, identity: tuple[str, ...], 
     run = payload.get("run")
     run_labels = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
     labels = {
-        "prefect.resource.id": f"rowmill.output.{output_slug(root)}",
-        "prefect.resource.name": str(root),
+        "prefect.resource.id": f"rowmill.output.{output_slug(address_of(root))}",
+        "prefect.resource.name": address_of(root),
         "rowmill.version": version_name(folder),
     }
     if payload.get("train") in get_args(Train):
@@ -43,7 +44,7 @@ def make_output_event(kind: EventKind, folder: Path, identity: tuple[str, ...], 
         event=f"rowmill.output.{kind}",
         resource=Resource(labels),
         related=[RelatedResource(run_labels)] if run else [],
-        payload={"output": str(root), **payload},
+        payload={"output": address_of(root), **payload},
     )
 
 
@@ -62,20 +63,20 @@ def is_event_of(target: Path, event: Event) -> bool:
     # The identity is unknown here; it is only in the id, which is not compared.
     ours = make_output_event(cast(EventKind, kind), folder, (), payload)
     return (event.event, event.resource, event.related) == (ours.event, ours.resource, ours.related) and (
-        payload.get("output") == str(target)
+        payload.get("output") == address_of(target)
     )
 
 
 def make_published_events(folder: Path, publication: Publication) -> list[Event]:
     """Make the events of the publication of an output, in the order in which they are sent."""
-    text = f"{folder} is published: {publication.rows:,} rows in {publication.files:,} files"
+    text = f"{address_of(folder)} is published: {publication.rows:,} rows in {publication.files:,} files"
     payload = {"text": text, **publication.payload(folder)}
     return [*asset_events(folder, publication), make_output_event("published", folder, (publication.id,), payload)]
 
 
 def make_backfilled_event(folder: Path, publication: Publication) -> Event:
     """Make the event of the newest output of a backfill whose runs have triggered no training."""
-    text = f"a backfill of {output_root(folder)} is complete: {folder} is its newest output"
+    text = f"a backfill of {address_of(output_root(folder))} is complete: {address_of(folder)} is its newest output"
     payload = {"text": text, **publication.payload(folder), "train": "now"}
     return make_output_event("backfilled", folder, (publication.id,), payload)
 
@@ -87,7 +88,7 @@ def make_discarded_event(folder: Path, mark: DiscardMark) -> Event:
 
 def make_restored_event(folder: Path, mark: DiscardMark, who: str) -> Event:
     """Make the event of an output that was discarded and is brought back; `mark` is that of the discard."""
-    text = f"{folder} was brought back by {who}"
+    text = f"{address_of(folder)} was brought back by {who}"
     payload = {**_make_discard_payload(folder, mark), "text": text, "who": who, "discarded_at": mark.when}
     return make_output_event("restored", folder, (str(folder), mark.when), payload)
 
@@ -95,8 +96,8 @@ def make_restored_event(folder: Path, mark: DiscardMark, who: str) -> Event:
 def _make_discard_payload(folder: Path, mark: DiscardMark) -> dict[str, Any]:
     publication = read_publication(folder)
     return {
-        "text": f"{folder} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}",
-        "path": str(folder),
+        "text": f"{address_of(folder)} was discarded by {mark.who}{f': {mark.why}' if mark.why else ''}",
+        "path": address_of(folder),
         "version": version_name(folder),
         "who": mark.who,
         "when": mark.when,

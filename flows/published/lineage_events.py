@@ -33,6 +33,7 @@ from tasks.job.run_date import parse_run_date
 from tasks.manifest import Manifest
 from tasks.profile.output_profile import ColumnProfile, Profile
 from tasks.storage.files import is_remote, local_path
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import SPLITS, VERSION, find_description
 
 ANSWER_SECONDS = 5.0  # in which a collector takes an event, while the run goes on
@@ -138,7 +139,7 @@ def _output(request: Request, split: str, folder: str, lineage: ColumnLineage) -
         "schema": _schema({c.name: dtype_name(c.dtype) for c in schema.columns}),
         "columnLineage": _column_lineage(request, split, schema, lineage),
     }
-    one = _dataset(event.OutputDataset, folder, **facets)
+    one = _dataset(event.OutputDataset, address_of(folder), **facets)
     one.outputFacets = statistics
     return one
 

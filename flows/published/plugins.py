@@ -13,6 +13,7 @@ from flows.job.run_calendar import TRAIN_LATER, roots_of
 from flows.published.outbox import deliver
 from flows.run.flow_plugin import CurrentFlow, Ended, FlowPlugin
 from tasks.run.plugin import CurrentRun, RunPlugin
+from tasks.storage.staging import Staging
 
 
 class OutboxPlugin(FlowPlugin):
@@ -21,8 +22,9 @@ class OutboxPlugin(FlowPlugin):
     place: ClassVar[int] = 0
 
     def around(self, flow: CurrentFlow, run: Callable[[], Ended]) -> Ended:
+        output = flow.own.output
         written = str(flow.own.as_written()["output"]["path"])
-        deliver({*roots_of(written, Path.cwd()), Path(flow.own.output.path)})
+        deliver({*roots_of(written, Path.cwd(), output.storage_options), Staging.of(output, flow.own.run).target})
         return run()
 
 

@@ -22,6 +22,7 @@ from tasks.manifest import Manifest
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.progress_artifact import open_prefect_client
 from tasks.stages.task import find_dashboard
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import REPORTS
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Links:
         lines = []
         for manifest in manifests:
             path = Path(manifest.path) / REPORTS[0]
-            output = str(path.parent).replace("`", "'")
+            output = address_of(path.parent).replace("`", "'")
             lines.append(f"Output: `{output}`, {manifest.rows['out']:,} rows in {len(manifest.parts):,} files")
             if path.exists():
                 lines.append(f"Report: `rowmill report {output} --open`")

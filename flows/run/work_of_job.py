@@ -72,7 +72,9 @@ def output_of(job: AnyJob) -> DatedOutput | None:
     if job.dated is None:
         return None
     written = str(job.as_written()["output"]["path"])
-    return find_all_outputs(written, Path.cwd(), calendar_of_job(job)).get(run_date_of_job(job))
+    options = job.output.storage_options
+    outputs = find_all_outputs(written, Path.cwd(), calendar_of_job(job), options=options)
+    return outputs.get(run_date_of_job(job))
 
 
 def end_published(job: AnyJob, there: DatedOutput) -> State[list[str]]:

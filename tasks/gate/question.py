@@ -19,6 +19,7 @@ from tasks.errors import JobError, OpenQuestionError
 from tasks.gate.verdict import Verdict
 from tasks.storage.atomic import read_json, write_json
 from tasks.storage.documents import Moment, Number, dump_document, make_damage_error, parse_document
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import ASKS
 from tasks.storage.staging import Staging, is_work_of
 
@@ -183,7 +184,7 @@ def make_already_answered_error(question: Question) -> JobError:
         out = question.output
         do = f"the first answer counts: `rowmill publish {out}` finishes it where its run does not; then `rowmill "
         do += f"discard {out}` (with versions: {out}/VERSION) takes the published output back"
-    return JobError(what, where=question.output, why=f"{first.who} answered at {first.when}", do=do)
+    return JobError(what, where=address_of(question.output), why=f"{first.who} answered at {first.when}", do=do)
 
 
 def make_too_late_error(question: Question) -> JobError:

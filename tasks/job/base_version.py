@@ -24,7 +24,7 @@ from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import describe_discard, find_marked_folder, mark
 from tasks.storage.output import PublishedOutput
-from tasks.storage.output_mirror import is_mirror, list_objects
+from tasks.storage.output_mirror import address_of, is_mirror, list_objects, refresh_mirror
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW, find_description, lacking, splits_of
 from tasks.storage.staging import Staging
 
@@ -121,6 +121,7 @@ def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     looked at. A JobError for a folder that is something else, a DataError if no version is good and one of them is
     damaged. A HostError for a version that cannot be read, or has no manifest: whether it is damaged is not known.
     """
+    refresh_mirror(root)
     versions = PublishedOutput(root).versions
     if not versions:
         if not root.exists() or (root.is_dir() and not any(root.iterdir())):
@@ -136,7 +137,7 @@ def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     damaged: dict[Path, str] = {}
     discarded: list[str] = []
     for version in reversed(versions):
-        check_path(version.path, "base")
+        check_path(address_of(version.path), "base")
         if version.is_discarded:
             discarded.append(version.name)
             continue

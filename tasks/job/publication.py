@@ -18,6 +18,7 @@ from tasks.graph.node import side_paths
 from tasks.job.request import Request
 from tasks.storage.atomic import read_json, write_note
 from tasks.storage.documents import DIGEST, Number, dump_document, make_damage_error, parse_document
+from tasks.storage.output_mirror import address_of, place_of
 from tasks.storage.own_files import CHANGES, PUBLISHED, VERSION, WORKFLOW
 
 Train = Literal["now", "later"]  # when a training starts by itself: at the event of the output, or at a later one
@@ -80,13 +81,13 @@ class Publication:
     def payload(self, folder: Path) -> JsonObject:
         """Convert the facts to plain values, for the output in a folder."""
         return {
-            "output": str(output_root(folder)),
+            "output": address_of(output_root(folder)),
             "version": version_name(folder),
-            "path": str(folder),
+            "path": place_of(folder),
             "splits": [
                 {
                     "name": one.name,
-                    "path": str(folder / one.name),
+                    "path": place_of(folder / one.name),
                     "rows": one.rows,
                     "bytes": one.nbytes,
                     "files": one.files,

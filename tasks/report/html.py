@@ -24,6 +24,7 @@ from tasks.ops.fitted_values import FittedSteps
 from tasks.report import page
 from tasks.report.profile_section import ColumnSummary
 from tasks.storage.atomic import no_space
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import REPORTS, WORKFLOW
 
 PERFORMANCE = REPORTS[1]
@@ -99,7 +100,7 @@ class ReportWriter:
                     note,
                     job_text(self.job),
                     self.run_page,
-                    str(self.target / split),
+                    address_of(self.target / split),
                     performance_link,
                     *_read_batches(folder / WORKFLOW),
                     self.upstream,

@@ -18,6 +18,7 @@ from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.storage.files import is_remote
 from tasks.storage.files_being_read import open_outputs
+from tasks.storage.output_mirror import address_of
 
 WORK = {"ingest": ingest, "statistics": statistics, "transform": transform, "shuffle_write": shuffle_write}
 
@@ -135,12 +136,13 @@ def _plan_and_learn(current: CurrentRun, execute: Execute, plugins: Sequence[Run
 def _end_published(current: CurrentRun, output: Path) -> NoReturn:
     """End a run whose work was published by an interrupted run; remove what that run left."""
     request = current.request
-    current.log.info("%s was published by a run that was cut off right after: nothing is left to do", output)
+    address = address_of(output)
+    current.log.info("%s was published by a run that was cut off right after: nothing is left to do", address)
     request.staging.point_to(output)
     request.staging.clean()
     splits = () if request.flow == "fit" else filter(None, request.splits)
     current.outputs[:] = [str(output / split) for split in splits] or [str(output)]
-    raise NothingToDoError(f"{output} is published", current.outputs)
+    raise NothingToDoError(f"{address} is published", current.outputs)
 
 
 def _transform_and_publish(current: CurrentRun, execute: Execute, plugins: Sequence[RunPlugin]) -> None:
@@ -157,7 +159,7 @@ def _transform_and_publish(current: CurrentRun, execute: Execute, plugins: Seque
         )
     for manifest in current.manifests:
         rows = f"{manifest.rows['out']:,}"
-        current.log.info("committed %s rows in %s files to %s", rows, len(manifest.parts), manifest.path)
+        current.log.info("committed %s rows in %s files to %s", rows, len(manifest.parts), address_of(manifest.path))
         if text := manifest.empty_files:
             current.log.warning("%s", text)
     _tell_committed(current, plugins, [manifest.path for manifest in current.manifests])
@@ -168,7 +170,7 @@ def _publish_fitted(current: CurrentRun, plugins: Sequence[RunPlugin]) -> None:
     for plugin in plugins:
         plugin.before_commit(current)
     folder = commit.commit_fitted(current.request, current.gate)
-    current.log.info("the fitted workflow is in %s", folder)
+    current.log.info("the fitted workflow is in %s", address_of(folder))
     _tell_committed(current, plugins, [folder])
 
 

@@ -300,7 +300,7 @@ def find_disks(staging: Staging, scratch: int, output: int) -> tuple[Disk, ...]:
     """Find the file systems of the staging folder and of the target, with the bytes that a run will add there."""
     work = existing(staging.folder)
     target = existing(staging.target.parent)
-    one = _find_file_system(work) == _find_file_system(target)
+    one = staging.mirror is not None or _find_file_system(work) == _find_file_system(target)
     reusable = _count_reusable_bytes(staging.folder)
     purpose = "scratch and output" if scratch else "output"
     here = Disk(str(work), max(scratch + output - reusable, 0), _read_free_bytes(work), purpose)

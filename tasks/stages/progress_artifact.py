@@ -51,7 +51,7 @@ class LiveProgress:
         if self.request.owner and not self.request.staging.is_owned_by(self.request.owner):
             raise GiveUpError(
                 "another run took over",
-                where=str(self.request.staging.target),
+                where=self.request.staging.address,
                 why="the flow that started this stage is gone",
                 do="follow the run that holds the lock",
             )

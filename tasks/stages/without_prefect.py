@@ -36,7 +36,7 @@ from tasks.storage import hive
 from tasks.storage.atomic import write_json
 from tasks.storage.documents import seal
 from tasks.storage.files import check_unchanged
-from tasks.storage.output_mirror import address_of
+from tasks.storage.output_mirror import place_of
 from tasks.storage.own_files import MANIFEST, WORKFLOW
 from tasks.storage.parquet_footers import write_footers
 from tasks.storage.retention import publish
@@ -103,7 +103,7 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         if output.metadata_file:
             data["footers"] = write_footers(staging.new, written.records)
         write_json(staging.new / MANIFEST, seal(data))
-        manifest = Manifest(address_of(publish(staging, output)), data)
+        manifest = Manifest(place_of(publish(staging, output)), data)
         if text := manifest.empty_files:
             log.warning("%s", text)
         return manifest

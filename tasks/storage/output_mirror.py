@@ -5,11 +5,13 @@ and fitted workflow. Whatever works on a local output works on the mirror, and w
 a run writes lies next to the mirror, or in `run.scratch`, until it is uploaded: nothing is uploaded twice.
 
 Two runs exclude each other by a lock object with a heartbeat. Taking it rewrites the pointer (`output_pointer`), and a
-run publishes by a conditional put of the pointer that it wrote then: whoever has lost the lock meanwhile cannot publish.
+run publishes by a conditional put of the pointer that it wrote then: who has lost the lock meanwhile cannot publish.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import hashlib
 import json
 import logging
@@ -191,7 +193,7 @@ class OutputMirror:
     def push(self, until: int) -> None:
         """Carry over what was changed in the mirror: versions that were removed, the newest one, notes of versions.
 
-        `until`: the second until which files of removed versions stay for their readers. Only for the owner of the lock.
+        `until`: the second until which files of removed versions stay for readers. Only for the owner of the lock.
         """
         pointer = self._pointer
         here = set(self._list_local_versions())
@@ -477,6 +479,36 @@ class _Uploads:
         return {file.path[len(prefix) + 1 :]: file for page in self._store.list_pages(prefix) for file in page}
 
 
+def list_mirrors(pattern: str, options: str | Mapping[str, Any] | None) -> list[Path]:
+    """The mirrors, brought up to date, of the outputs whose URLs a pattern matches."""
+    mirrors = [OutputMirror(url, options) for url in _match_folders(pattern, options)]
+    mirrors = [_mirrors.setdefault(mirror.around, mirror) for mirror in mirrors]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(OutputMirror.pull, [mirror for mirror in mirrors if not mirror.owner]))
+    return [mirror.folder for mirror in mirrors]
+
+
+def _match_folders(pattern: str, options: str | Mapping[str, Any] | None) -> list[str]:
+    """The URLs that a pattern matches; one without signs of a pattern matches itself."""
+    bucket = "/".join(pattern.split("/", 3)[:3])
+    found = [bucket]
+    for part in pattern[len(bucket) + 1 :].split("/"):
+        if glob.has_magic(part):
+            store = open_store(bucket, storage(options))
+            below = [folder for root in found for folder in store.list_folder(root)[1]]
+            found = [folder for folder in below if fnmatch.fnmatchcase(_base(folder), part)]
+        else:
+            found = [f"{root}/{part}" for root in found]
+    return sorted(found)
+
+
+def refresh_mirror(folder: Path) -> None:
+    """Bring the mirror that a folder is up to date, unless this process has its lock; nothing for other folders."""
+    mirror = find_mirror(folder, None)
+    if mirror and not mirror.owner:
+        mirror.pull()
+
+
 def check_can_publish(url: str) -> None:
     """A JobError for a URL of a storage on which no output can be published."""
     if kind_of(url) is None:
@@ -490,12 +522,17 @@ def find_mirrors() -> Path:
 
 
 def address_of(path: str | os.PathLike[str]) -> str:
-    """The URL of a path in a mirror; any other path as it is.
+    """What people call a path: its URL if it is in a mirror; any other path as it is.
 
     >>> address_of("/data/out/toy")
     '/data/out/toy'
     """
     return with_urls(os.fspath(path))
+
+
+def place_of(folder: str | os.PathLike[str]) -> str:
+    """Where the files of an output, a version or a split lie: below a URL if it is in a mirror."""
+    return with_urls(f"{os.fspath(folder)}/").rstrip("/")
 
 
 def with_urls(text: str) -> str:

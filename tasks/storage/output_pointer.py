@@ -117,11 +117,16 @@ def _check_names(pointer: Pointer, path: str) -> None:
 def name_urls(text: str, folder: str, url: str, prefixes: Mapping[str, str]) -> str:
     """A text with URLs in place of the paths of a copy of an output; `prefixes` are those of its versions, by name.
 
+    Of an output without versions, the URL is that of the output, and those of its files have the prefix.
+
     >>> name_urls("/c/v0001/a and /c/v0002", "/c", "s3://shop/out", {"v0001": "v0001-3f2a9c10"})
     's3://shop/out/v0001-3f2a9c10/a and s3://shop/out/v0002'
     """
     for name, prefix in prefixes.items():
-        text = text.replace(f"{folder}/{name}".rstrip("/"), f"{url}/{prefix}")
+        if name:
+            text = re.sub(rf"{re.escape(folder)}/{name}\b", f"{url}/{prefix}", text)
+        else:
+            text = text.replace(f"{folder}/", f"{url}/{prefix}/")
     return text.replace(folder, url)
 
 

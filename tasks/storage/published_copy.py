@@ -64,6 +64,10 @@ class PublishedCopy:
             with open_allowed_path(path, field) as name:
                 yield name
 
+    def place_of(self, folder: str | Path) -> str:
+        """Where the files of a folder lie: below a URL where it is a copy."""
+        return self.with_urls(f"{folder}/").rstrip("/")
+
     def with_urls(self, text: str) -> str:
         """The text, such as a path, with URLs in place of the paths of a copy."""
         return name_urls(text, self._root, self._url, self._prefixes) if self._root else text

@@ -393,7 +393,7 @@ class Staging:
         if owner and not self.is_owned_by(owner):
             raise GiveUpError(
                 "another run took over",
-                where=str(self.target),
+                where=self.address,
                 why="the flow that started this stage is gone, or gave no sign of life for a minute",
                 do="follow the run that holds the lock",
             )
@@ -471,7 +471,7 @@ class Staging:
                 who = f"process {holder.get('pid')} on {holder.get('host')}"
                 raise JobError(
                     "another run is working on this output",
-                    where=str(self.target),
+                    where=self.address,
                     why=f"{who} has held it since {holder.get('since')}",
                     do="wait for it, choose another output.path, or set run.lock to wait",
                 )
