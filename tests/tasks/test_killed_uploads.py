@@ -1,0 +1,98 @@
+"""Runs to an object store that are killed at every request that changes something there: nothing is lost or mixed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.object_store import ObjectStore, Request
+
+pytestmark = pytest.mark.system
+
+
+def write(source: str, out: str, options: dict[str, Any], seed: int) -> None:
+    """The work of a process of its own."""
+    from tasks import ops
+    from tasks.dataset import Dataset
+    from tasks.workflow import Workflow
+
+    rows = Workflow(["word"] >> ops.Categorify()).fit_transform(Dataset(source))
+    rows.to_parquet(f"s3://shop/{out}", files=2, seed=seed, on_existing="version", storage_options=options)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore) -> Iterator[Callable[..., Any]]:
+    """Starts a process that writes a version; processes are forks of one that has loaded what they need."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"word": np.random.default_rng(1).integers(0, 50, 500).astype(str)}), path)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["tasks.workflow", "tasks.stages.without_prefect", "tests.tasks.test_killed_uploads"]
+    )
+
+    def begin(out: str, seed: int) -> Any:
+        process = context.Process(target=write, args=(str(path), out, object_store.options, seed))
+        process.start()
+        return process
+
+    yield begin
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def list_whole_versions(store: ObjectStore, out: str) -> list[str]:
+    """The versions that are published; each has exactly the parts of its manifest."""
+    if f"{out}/_manifest.json" not in store.list_keys(out):
+        return []
+    pointer = json.loads(store.get(f"{out}/_manifest.json"))
+    for entry in pointer["versions"]:
+        prefix = f"{out}/{entry['prefix']}"
+        manifest = json.loads(store.get(f"{prefix}/_manifest.json"))
+        parts = {part["path"]: part["bytes"] for part in manifest["parts"]}
+        keys = [key for key in store.list_keys(prefix) if key.endswith(".parquet")]
+        assert {key.removeprefix(f"{prefix}/"): len(store.get(key)) for key in keys} == parts
+    return [entry["name"] for entry in pointer["versions"]]
+
+
+@pytest.mark.parametrize("fault", ["cut", "lost"])  # before the store has the request, and after
+def test_a_kill_leaves_the_versions_before_it_or_one_more(
+    start: Callable[..., Any], object_store: ObjectStore, fault: Literal["cut", "lost"]
+) -> None:
+    out = f"outputs/killed-{fault}"
+    published: list[str] = []
+    number = 0
+    while True:
+        number += 1
+        seen: list[Request] = []
+        running: list[Any] = []
+
+        def kill(request: Request) -> Any:
+            if request.path.startswith(f"/shop/{out}") and request.kind not in ("get", "head", "list"):
+                seen.append(request)  # noqa: B023
+                if len(seen) == number:  # noqa: B023
+                    os.kill(running[0].pid, signal.SIGKILL)  # noqa: B023
+                    return fault
+            return None
+
+        with object_store.proxy.failing(kill):
+            running.append(start(out, number))
+            running[0].join()
+        now = list_whole_versions(object_store, out)
+        assert now[: len(published)] == published
+        assert len(now) <= len(published) + 1
+        published = now
+        if running[0].exitcode == 0:
+            break
+        assert running[0].exitcode == -signal.SIGKILL
+    assert number > 10
+    assert published
