@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.commands.arguments import Output, StorageOptions
 from flows.commands.console import ascii_yaml, print_document, terminal
 from tasks.errors import DataError
 
 if TYPE_CHECKING:
     from tasks.gate.comparison import OutputDifference, Side
+    from tasks.storage.published_copy import PublishedCopy
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
+    before: Output,
     now: Annotated[
-        Path, typer.Argument(help="another one; v0007 is looked for next to the first, and in it", show_default=False)
+        str, typer.Argument(help="another one; v0007 is looked for next to the first, and in it", show_default=False)
     ],
     all_: Annotated[
         bool, typer.Option("--all", help="show every distribution whole, not only the largest changes")
     ] = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Show two outputs side by side: rows, columns, vocabularies, statistics and distributions of the source.
 
@@ -37,24 +41,45 @@ def diff(
     from tasks.gate.comparison import compare_outputs
     from tasks.storage.own_files import SPLITS
 
-    first = resolve_output(before)
-    version_paths = [before.parent / now, before / now] if len(now.parts) == 1 else []
-    candidates = [now, *version_paths]
+    with ExitStack() as stack:
+        first = stack.enter_context(_open_output(before, storage_options))
+        second = stack.enter_context(_open_output(_find_second(before, now, storage_options), storage_options))
+        splits = [[split for split in SPLITS if (one.folder / split).is_dir()] for one in (first, second)]
+        if splits[0] != splits[1]:
+            raise DataError(
+                "the outputs have other splits",
+                where=f"{before} and {now}",
+                why=f"{', '.join(splits[0]) or 'none'} and {', '.join(splits[1]) or 'none'}",
+                do="compare a split with a split: rowmill diff OUT/train OTHER/train",
+            )
+        for split in splits[0] or [""]:
+            sides = [_load_side(one.folder / split, one) for one in (first, second)]
+            _print_comparison(compare_outputs(*sides), all_)
+
+
+def _find_second(before: str, now: str, storage_options: str | None) -> str:
+    """The output that the second argument of `diff` means: itself, or a version next to the first one, or in it."""
+    if "/" in now:
+        return now
+    around, _, _ = before.rstrip("/").rpartition("/")
+    places = [now, f"{around}/{now}" if around else now, f"{before.rstrip('/')}/{now}"]
     # If none exists, the error is about the version next to the first output: the most likely meaning.
-    fallback = version_paths[0] if version_paths else now
-    second = resolve_output(next((path for path in candidates if path.exists()), fallback))
-    splits = [split for split in SPLITS if (first / split).is_dir()]
-    if splits and first != second:
-        pairs = [(first / split, second / split) for split in splits]
-    else:
-        pairs = [(first, second)]
-    for first_folder, second_folder in pairs:
-        before_side = _load_side(first_folder, first)
-        _print_comparison(compare_outputs(before_side, _load_side(second_folder, second)), all_)
+    return next((place for place in places if _is_output(place, storage_options)), places[1])
+
+
+def _is_output(place: str, storage_options: str | None) -> bool:
+    from tasks.storage.credentials import storage
+    from tasks.storage.stores import open_store
+
+    store = open_store(place, storage(storage_options))
+    if store.is_local:
+        return Path(place).exists()
+    return any(store.list_folder(store.full_path(place)))
 
 
 def contract(
-    out: Annotated[Path, typer.Argument(help="an output, or a version of one", show_default=False)],
+    out: Output,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Print a first contract for the source of an output, as YAML with comments.
 
@@ -69,38 +94,43 @@ def contract(
     from tasks.profile.output_profile import read_profile
     from tasks.storage.own_files import SPLITS
 
-    folder = resolve_output(out)
-    folder = folder / SPLITS[0] if (folder / SPLITS[0]).is_dir() else folder
-    profile = read_profile(folder)
-    if profile is None:
-        raise DataError(
-            "there is no profile of the source",
-            where=str(folder),
-            why="run.profile is off by default in a job without base, checks, contract and on_existing: version",
-            do="run the job again with run.profile: true",
-        )
-    name = folder.name if folder.name not in SPLITS else f"{folder.parent.name}/{folder.name}"
-    print_document(propose_contract(profile, name), ascii_yaml)
+    with _open_output(out, storage_options) as origin:
+        folder = origin.folder / SPLITS[0] if (origin.folder / SPLITS[0]).is_dir() else origin.folder
+        profile = read_profile(folder)
+        if profile is None:
+            raise DataError(
+                "there is no profile of the source",
+                where=str(folder),
+                why="run.profile is off by default in a job without base, checks, contract and on_existing: version",
+                do="run the job again with run.profile: true",
+            )
+        name = origin.name(folder).rpartition("/")[2]
+        if name in SPLITS:
+            name = "/".join(origin.name(folder).split("/")[-2:])
+        print_document(propose_contract(profile, name), ascii_yaml)
 
 
-def resolve_output(path: Path) -> Path:
-    """Return the folder of an output, or that of its newest version; DataError if it is not an output.
+@contextmanager
+def _open_output(path: str, storage_options: str | None) -> Iterator[PublishedCopy]:
+    """Give the folder of an output, or that of its newest version; DataError if it is not an output.
 
     A discarded output is reported on stderr and used all the same.
     """
     from tasks.manifest import folders_of
     from tasks.storage.discarded import make_discard_line
     from tasks.storage.own_files import current
+    from tasks.storage.published_copy import open_published
 
-    folders_of(path)
-    folder = current(path)
-    if line := make_discard_line(folder):
-        typer.echo(line, err=True)
-    return folder
+    with open_published(path, storage_options, "the output", "OUT") as origin:
+        folders_of(origin.folder)
+        folder = current(origin.folder)
+        if line := make_discard_line(folder):
+            typer.echo(origin.with_urls(line), err=True)
+        yield origin.at(folder)
 
 
-def _load_side(folder: Path, root: Path) -> Side:
-    """Load what is compared of one side: manifest and profile of `folder`, and vocabularies of the output at `root`.
+def _load_side(folder: Path, origin: PublishedCopy) -> Side:
+    """Load what is compared of one side: manifest and profile of `folder`, and vocabularies of the output around it.
 
     `folder` is that of a split, or of the output itself if it has no splits.
     """
@@ -112,14 +142,16 @@ def _load_side(folder: Path, root: Path) -> Side:
     from tasks.profile.output_profile import read_profile
 
     manifest = Manifest.load(folder)
-    saved = load_fitted(root, look=True)  # without importing code that users wrote
+    saved = load_fitted(origin.folder, look=True)  # without importing code that users wrote
     vocabularies = {}
     for key, step in select_learned_steps(saved.bound, saved.state.values).items():
         fitted = saved.state.values[key]
         if is_vocabulary(fitted):
             vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
     dated = manifest.data.get("dated") or {}
-    name = f"{root.name}/{folder.name}" if folder != root else root.name
+    name = origin.name(origin.folder).rpartition("/")[2]
+    if folder != origin.folder:
+        name += f"/{folder.name}"
     schema = Schema.from_json(manifest.data["schema"])
     return Side(name, manifest.rows, schema, vocabularies, read_profile(folder), dated.get("date", ""))
 

@@ -6,9 +6,9 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +36,7 @@ from tasks.graph.learned_text import (
 from tasks.graph.refit_history import history_lines, read_files
 from tasks.graph.saved_workflow import SavedWorkflow, find_fitted_folder, load_fitted, read_fitted
 from tasks.graph.state import load_changes
-from tasks.job.output_check import list_damages
+from tasks.job.output_check import list_damages_and_strangers
 from tasks.job.publication import read_publication
 from tasks.manifest import Manifest, describe_run_date, folders_of, no_output, outputs
 from tasks.ops.base import Learned, Operator, operator_class
@@ -47,10 +47,12 @@ from tasks.report.growth_section import describe_growth
 from tasks.shuffle.row_order import describe_choice
 from tasks.sources.formats.bounds import validate_table
 from tasks.sources.reading_rules import reading_lines
+from tasks.storage.arrow_files import make_dataset
 from tasks.storage.discarded import is_discarded, make_discard_line, read_mark
 from tasks.storage.documents import make_damage_error
 from tasks.storage.output import PublishedOutput
-from tasks.storage.own_files import FITTED, MANIFEST, OWN, SPLITS, VERSION, WORKFLOW, current, splits_of
+from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, VERSION, WORKFLOW, current, splits_of
+from tasks.storage.published_copy import PublishedCopy, open_published
 from tasks.storage.sample_data import describe_sample_data
 
 NEEDED = "needed"
@@ -59,49 +61,58 @@ NEEDED = "needed"
 # verify
 
 
-def verify_output(out: Path) -> tuple[list[str], list[str]]:
-    """Lines on the folders that are whole, after one on an output that was taken back, and lines on what is damaged; a
-    DataError if it is not an output at all."""
+class Verification(NamedTuple):
+    """What `rowmill verify` says: lines on the folders that are whole, after one on an output that was taken back,
+    lines on what is damaged, and what to do about it."""
+
+    whole: list[str]
+    damages: list[str]
+    remedy: str
+
+
+def verify_output(out: str | Path, storage_options: str | None = None) -> Verification:
+    """Compare an output, by path or URL, with its manifests; a DataError if it is not an output at all."""
+    with open_published(out, storage_options, "the output", "OUT") as origin:
+        return _verify(origin)
+
+
+def _verify(origin: PublishedCopy) -> Verification:
     whole = list[str]()
     damaged = list[str]()
-    folders = folders_of(out)
-    if line := make_discard_line(current(out)):
-        whole.append(line)
+    root = current(origin.folder)
+    folders = folders_of(origin.folder)
+    if line := make_discard_line(root):
+        whole.append(origin.with_urls(line))
     for folder in folders:
-        split = f"{folder.name}: " if folder.name in SPLITS and folder != current(out) else ""
+        split = f"{folder.name}: " if folder.name in SPLITS and folder != root else ""
         try:
             manifest = Manifest.read(folder, folder)
         except DataError as error:
-            damaged.append(f"{split}{error.what}: {error.where}: {error.why}")
+            damaged.append(origin.with_urls(f"{split}{error.what}: {error.where}: {error.why}"))
             continue
-        lines = [f"{split}{line}" for line in [*list_damages(folder), *_strangers(folder, manifest)]]
+        lines = [f"{split}{line}" for line in list_damages_and_strangers(folder, origin)]
         damaged += lines
         if not lines:
             nbytes = sum(part["bytes"] for part in manifest.parts)
             counts = f"{manifest.rows['out']:,} rows in {len(manifest.parts)} parts, {amount(nbytes)}"
             whole.append(f"{split}whole: {counts}")
-    if folders[0] != current(out):
+    if folders[0] != root:
         names = {folder.name for folder in folders}
-        damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(current(out)) if split not in names]
-    return whole, damaged + _find_workflow_damage(current(out))
+        damaged += [f"{split}: {MANIFEST} is missing" for split in splits_of(root) if split not in names]
+    return Verification(whole, damaged + _find_workflow_damage(root), _find_remedy(origin))
 
 
-def remedy(out: Path) -> str:
+def _find_remedy(origin: PublishedCopy) -> str:
     """What to do about a damaged output: a version is not replaced, others are next to it."""
-    version = current(out).resolve()
+    root = current(origin.folder)
+    version = root if origin.is_copy else root.resolve()
     version = version.parent if version.name in SPLITS else version
-    if not VERSION.fullmatch(version.name):
-        return "run the job again with output.on_existing: replace"
-    back = "" if is_discarded(version) else f"take it back, rowmill discard {version}, and "
+    name = origin.name(version)
+    if not VERSION.fullmatch(name.rpartition("/")[2]):
+        copied = "copy it there again, or " if origin.is_copy else ""
+        return f"{copied}run the job again with output.on_existing: replace"
+    back = "" if is_discarded(version) else f"take it back, rowmill discard {name}, and "
     return f"restore it from a copy; or {back}run its night again"
-
-
-def _strangers(folder: Path, manifest: Manifest) -> list[str]:
-    """Files that a reader of the folder would take for data, though no run wrote them."""
-    known = {part["path"] for part in manifest.parts}
-    files = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
-    read = (p for p in files if not any(name.startswith(("_", ".")) for name in p.parts))
-    return [f"{p} is not in the manifest" for p in read if str(p) not in known and p.parts[0] not in OWN]
 
 
 def _find_workflow_damage(root: Path) -> list[str]:
@@ -118,28 +129,36 @@ def _find_workflow_damage(root: Path) -> list[str]:
 # inspect
 
 
-def show_folder(out: Path, rows: int = 5, values: int = 5, console: Console | None = None) -> None:
-    """Print an output (with train and valid), or a saved workflow."""
+def show_folder(
+    out: str | Path,
+    rows: int = 5,
+    values: int = 5,
+    console: Console | None = None,
+    storage_options: str | None = None,
+) -> None:
+    """Print an output (with train and valid), or a saved workflow, by path or URL."""
     console = console or terminal()
-    if (current(out) / FITTED).exists():
-        _show_workflow(current(out), values, console)
-        return
-    folders = folders_of(out)
-    for folder in folders:
-        _show_output(folder, console)
-    _show_history(folders[0], console)
-    _show_learned(folders[0], values, console)
-    _show_growth(folders[0], console)
-    _show_embeddings(out, console)
-    for folder in folders:
-        _show_first(folder, rows, console)
+    with open_published(out, storage_options, "the output", "OUT", every_version=True) as origin:
+        root = current(origin.folder)
+        if (root / FITTED).exists():
+            _show_workflow(root, origin, values, console)
+            return
+        folders = folders_of(origin.folder)
+        for folder in folders:
+            _show_output(folder, origin, console)
+        _show_history(folders[0], console)
+        _show_learned(folders[0], values, console)
+        _show_growth(folders[0], console)
+        _show_embeddings(origin.folder, console)
+        for folder in folders:
+            _show_first(folder, origin, rows, console)
 
 
-def _show_output(folder: Path, console: Console) -> None:
+def _show_output(folder: Path, origin: PublishedCopy, console: Console) -> None:
     manifest = Manifest.load(folder)
     data = manifest.data
     counts = manifest.rows
-    console.print(str(folder), style="bold", markup=False, soft_wrap=True)
+    console.print(origin.name(folder), style="bold", markup=False, soft_wrap=True)
     words = {"other_splits": "in other splits", "dropped": "dropped", "added": "added"}
     changes = "".join(f", {counts[what]:,} {text}" for what, text in words.items() if counts.get(what))
     output = data["output"]
@@ -197,9 +216,9 @@ def _show_date(dated: JsonObject | None, console: Console) -> None:
         console.print(f"{'' if number else 'the date is '}{line}", markup=False, soft_wrap=True)
 
 
-def _show_workflow(folder: Path, values: int, console: Console) -> None:
+def _show_workflow(folder: Path, origin: PublishedCopy, values: int, console: Console) -> None:
     saved = load_fitted(folder, look=True)
-    console.print(f"{folder}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
+    console.print(f"{origin.name(folder)}: a fitted workflow", style="bold", markup=False, soft_wrap=True)
     _show_date(read_fitted(folder).get("dated"), console)
     _show_reading(saved.reading, console)
     _print_schema("takes", saved.schema, console)
@@ -221,17 +240,19 @@ def _show_growth(folder: Path, console: Console) -> None:
     print_table(table, console)
 
 
-def embeddings_json(out: Path) -> str:
+def embeddings_json(out: str | Path, storage_options: str | None = None) -> str:
     """Rows and dimension of the embedding table of every column of ids, a line for each, as JSON."""
-    sizes = embeddings_of(load_fitted(out, look=True).bound.output)
+    with open_published(out, storage_options, "the output", "OUT") as origin:
+        sizes = embeddings_of(load_fitted(origin.folder, look=True).bound.output)
     return "{" + ",".join(f"\n  {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()) + "\n}"
 
 
-def merlin_schema(out: Path) -> str:
+def merlin_schema(out: str | Path, storage_options: str | None = None) -> str:
     """The columns of an output (of train, where it has splits) or of a saved workflow, as Merlin's schema.pbtxt."""
-    if (current(out) / FITTED).exists():
-        return merlin_text(load_fitted(out, look=True).bound.output)
-    return Manifest.load(folders_of(out)[0]).to_merlin()
+    with open_published(out, storage_options, "the output", "OUT") as origin:
+        if (current(origin.folder) / FITTED).exists():
+            return merlin_text(load_fitted(origin.folder, look=True).bound.output)
+        return Manifest.load(folders_of(origin.folder)[0]).to_merlin()
 
 
 def _show_embeddings(out: Path, console: Console) -> None:
@@ -287,31 +308,39 @@ def _add_learned(step: Step, fitted: FittedValues, values: int, vocabularies: Ta
         others.add_row(type(step.op).__name__, ", ".join(step.unit), describe_fitted(fitted))
 
 
-def _show_first(folder: Path, rows: int, console: Console) -> None:
+def _show_first(folder: Path, origin: PublishedCopy, rows: int, console: Console) -> None:
     manifest = Manifest.load(folder)
-    files = [str(Path(manifest.path) / part["path"]) for part in manifest.parts if part["rows"]]
-    if not rows or not files:
+    parts = [part["path"] for part in manifest.parts if part["rows"]]
+    if not rows or not parts:
         return
+    place = Path(manifest.path)
     form = {"arrow": "ipc"}.get(manifest.data["output"]["format"], manifest.data["output"]["format"])
-    folders = (
-        {"partitioning": manifest.partitioning, "partition_base_dir": manifest.path} if manifest.partitioning else {}
-    )
     try:
-        head = validate_table(pyarrow.dataset.dataset(files[0], format=form, **folders).head(rows))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise make_damage_error(Path(files[0]), "", str(error).partition("\n")[0]) from None
+        file = origin.find_file(place / parts[0])
+        data = make_dataset(origin.name(place), [file], origin.options, form, manifest.partitioning)
+        head = validate_table(data.head(rows))
+    except (pa.ArrowException, OSError, ValueError, DataError) as error:
+        why = error.why or error.what if isinstance(error, DataError) else str(error).partition("\n")[0]
+        raise make_damage_error(place / parts[0], "", why) from None
     texts = [["" if value is None else format_value(value) for value in row.values()] for row in rows_listed(head)]
-    shown = Path(files[0]).relative_to(manifest.path)
-    console.print(Text(f"\nfirst rows of {folder.name}/{shown}", style="bold"), soft_wrap=True)
+    console.print(
+        Text(f"\nfirst rows of {origin.name(folder).rpartition('/')[2]}/{parts[0]}", style="bold"), soft_wrap=True
+    )
     print_rows(head.column_names, texts, console)
 
 
 # lineage
 
 
-def lineage_lines(out: Path, column: str | None = None) -> Iterator[str]:
+def lineage_lines(out: str | Path, column: str | None = None, storage_options: str | None = None) -> Iterator[str]:
     """Yield what an output, or one column of it, was made of: the versions below it, the files that they have learned,
     and the columns of the source with the operators in between."""
+    with open_published(out, storage_options, "the output", "OUT", every_version=True) as origin:
+        for line in _lineage_lines(origin.folder, column):
+            yield origin.with_urls(line)
+
+
+def _lineage_lines(out: Path, column: str | None) -> Iterator[str]:
     workflow = find_fitted_folder(out)
     if not (workflow / FITTED).exists():
         raise no_output(out)
@@ -354,6 +383,8 @@ def _with_bases(folder: Path) -> Iterator[Path]:
         if not name:
             return
         path = Path(note["path"]) if isinstance(note, dict) and note.get("path") else folder.parent / name
+        if not path.exists():  # the output was moved or copied, with all of its versions
+            path = folder.parent / name
         folder = path.parent if path.name == WORKFLOW else path
 
 

@@ -16,17 +16,40 @@ from tasks.manifest import Manifest, no_output, outputs
 from tasks.storage.discarded import describe_discard, is_discarded, read_mark
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import find_description, read_latest, versions_of
+from tasks.storage.published_copy import open_published
 from tasks.storage.staging import Staging
 
 
-def versions_text(out: Path) -> str:
-    """Return the page of an output as Markdown, the newest version first. A DataError if there is no output."""
+def versions_text(out: str | Path, storage_options: str | None = None) -> str:
+    """Return the page of an output, by path or URL, as Markdown, the newest version first. A DataError if there is no
+    output."""
+    with open_published(out, storage_options, "the output", "OUT", every_version=True) as origin:
+        if not origin.is_copy:
+            return _versions_text(origin.folder.resolve())
+        return origin.with_urls(_versions_text(origin.folder, is_copy=True))
+
+
+def _versions_text(out: Path, *, is_copy: bool = False) -> str:
+    """The page; next to a copy lie neither work in progress nor outputs that were made of it."""
     folders = [path for path in (versions_of(out) or [out]) if find_description(path)]
     if not folders:
         raise no_output(out)
     latest = read_latest(out)
-    staging = Staging(out)
     lines = [f"# {escape_markdown(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
+    if not is_copy:
+        lines += _describe_work(out)
+    newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])
+    if (publication := read_publication(newest)) is not None:
+        lines.append(f"{newest.name} is made of: {escape_markdown(', '.join(publication.upstream))}")
+    if not is_copy and (below := list(downstream_of(out))):
+        lines.append(f"Read by: {escape_markdown(', '.join(map(str, below)))}")
+    return "\n\n".join(lines)
+
+
+def _describe_work(out: Path) -> list[str]:
+    """Lines on the work in progress next to an output: what was stopped, what waits."""
+    lines: list[str] = []
+    staging = Staging(out)
     if is_stopped(staging.folder):
         verdicts = read_note(staging.folder).verdicts.values()
         findings = [one.text for verdict in verdicts for one in verdict.findings if one.level == "stop"]
@@ -39,12 +62,7 @@ def versions_text(out: Path) -> str:
         lines.append(f"**{escape_markdown(question.batch_text)}**: {question.pending}")
     if waiting := read_box(box_of(out)):
         lines.append(f"Not sent yet: {', '.join(str(event.get('event')) for event in waiting)}")
-    newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])
-    if (publication := read_publication(newest)) is not None:
-        lines.append(f"{newest.name} is made of: {escape_markdown(', '.join(publication.upstream))}")
-    if below := list(downstream_of(out)):
-        lines.append(f"Read by: {escape_markdown(', '.join(map(str, below)))}")
-    return "\n\n".join(lines)
+    return lines
 
 
 def downstream_of(out: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.cluster import monitor
 from tasks.cluster.monitor import samples_path
@@ -23,9 +24,11 @@ from tasks.manifest import Manifest, folders_of
 from tasks.ops.fitted_values import FittedSteps
 from tasks.report import page
 from tasks.report.profile_section import ColumnSummary
-from tasks.storage.atomic import no_space
+from tasks.storage.atomic import no_space, partial_file, write_text
 from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import REPORTS, WORKFLOW
+from tasks.storage.published_copy import PublishedCopy, open_published
+from tasks.storage.store import MissingFileError
 
 PERFORMANCE = REPORTS[1]
 log = logging.getLogger("rowmill")
@@ -110,19 +113,39 @@ class ReportWriter:
             log.warning("the report could not be made: %s: %s", type(error).__name__, error)
 
 
-def reports_of(out: Path, again: bool = False) -> list[Path]:
+def reports_of(
+    out: str | Path, again: bool = False, storage_options: str | Mapping[str, Any] | None = None
+) -> list[Path]:
     """Return the reports of an output; missing ones (all with `again`) are made from its manifest, workflow and files.
 
-    What only the run knew is not in such a report: the samples of its workers, when its stages began, how its source
-    looks, the job as it was written. DataError if there is no output.
+    Those of a URL are copied to this host, or made here. What only the run knew is not in a report that is made again:
+    the samples of its workers, when its stages began, how its source looks, the job as it was written. DataError if
+    there is no output.
     """
-    return [
-        _write_report(folder) if again or not (folder / page.REPORT).exists() else folder / page.REPORT
-        for folder in folders_of(out)
-    ]
+    with open_published(out, storage_options, "the output", "OUT", every_version=True) as origin:
+        return [_find_report(folder, again, origin) for folder in folders_of(origin.folder)]
 
 
-def _write_report(folder: Path) -> Path:
+def _find_report(folder: Path, again: bool, origin: PublishedCopy) -> Path:
+    path = folder / page.REPORT
+    if again or not (path.exists() or _copy_report(path, origin)):
+        _write_report(folder, origin)
+    return path
+
+
+def _copy_report(path: Path, origin: PublishedCopy) -> bool:
+    """Copy the report of an output behind a URL; whether it has one."""
+    if not origin.is_copy:
+        return False
+    try:
+        with origin.open_file(path) as opened, no_space(path), partial_file(path) as partial:
+            partial.write_bytes(opened.read())
+    except MissingFileError:
+        return False
+    return True
+
+
+def _write_report(folder: Path, origin: PublishedCopy) -> None:
     manifest = Manifest.load(folder)
     saved = load_fitted(folder, look=True)
     columns = Schema(c for c in saved.schema.columns if c.name != ROW)
@@ -132,13 +155,16 @@ def _write_report(folder: Path) -> Path:
         redact(manifest.data),
         bound,
         saved.state.values,
-        target=str(folder.resolve()),
+        target=origin.name(folder) if origin.is_copy else str(folder.resolve()),
         history=lines,
         batches=batches,
         growth=growth,
     )
     with no_space(folder):
-        return page.write(facts, folder)
+        if origin.is_copy:
+            write_text(folder / page.REPORT, page.render(facts, folder, origin))
+        else:
+            page.write(facts, folder)
 
 
 def _read_batches(folder: Path) -> tuple[list[str], list[JsonObject], list[JsonObject]]:

@@ -16,6 +16,7 @@ from tasks.cluster import usage
 from tasks.core.stage_results import RESOURCES, StageResult, StatisticsResult, TransformResult, resources_text
 from tasks.core.strict_json import JsonObject
 from tasks.core.units import amount, rate
+from tasks.errors import DataError
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import describe_record
 from tasks.graph.learned_text import (
@@ -33,6 +34,7 @@ from tasks.report.growth_section import describe_growth
 from tasks.sources import sampling
 from tasks.sources.reading_rules import reading_lines
 from tasks.storage.own_files import REPORTS
+from tasks.storage.published_copy import PublishedCopy
 from tasks.storage.sample_data import describe_sample_data
 from tasks.storage.sidecars import Sidecar
 from tasks.storage.signature import add_signature, is_signed
@@ -67,12 +69,14 @@ class Facts:
     upstream: Sequence[str] = ()  # the paths that the output was made of
 
 
-def render(facts: Facts, folder: Path) -> str:
-    """Render the page; `folder` is where the output's files are, for a sample of them."""
+def render(facts: Facts, folder: Path, origin: PublishedCopy | None = None) -> str:
+    """Render the page; `folder` is where the output's files are, for a sample of them. `origin` has its parts, where
+    `folder` is in a copy without them."""
+    origin = (origin or PublishedCopy(folder)).at(folder)
     manifest = facts.manifest
-    sample, note = output_sample(folder, manifest)
+    sample, note = output_sample(origin, manifest)
     output = profile_section.columns_of(facts.bound.output, sample)
-    fill_exact_nulls(output, folder, manifest)
+    fill_exact_nulls(output, origin, manifest)
     known = facts.source or profile_section.columns_of(facts.bound.source, None)
     # A refit has learned from the rows of other batches, too; nothing is learned from valid and test.
     if not isinstance(manifest.get("base"), Mapping) and facts.split in ("", "train"):
@@ -107,17 +111,17 @@ def render(facts: Facts, folder: Path) -> str:
         output_exact=_describe_exact_rows(manifest["rows"]["out"], of_split),
         embeddings=embeddings(facts.bound),
         gate=verdict_section.section(folder),
-        growth=describe_growth(folder, Path(facts.target or folder)),
+        growth=describe_growth(folder, folder if origin.is_copy else Path(facts.target or folder)),
         **tabulate_fitted_state(facts),
     )
 
 
-def output_sample(folder: Path, manifest: JsonObject) -> tuple[pa.Table | None, str]:
+def output_sample(origin: PublishedCopy, manifest: JsonObject) -> tuple[pa.Table | None, str]:
     """Sample the written files; return the rows, and a text about them. None if reading fails: the profile then goes
     without."""
     try:
-        sample = sampling.of_output(folder, manifest)
-    except (pa.ArrowException, OSError) as error:
+        sample = sampling.of_output(origin, manifest)
+    except (pa.ArrowException, OSError, DataError) as error:
         return None, f"the files could not be sampled: {error}"
     if sample is None:
         return None, "the files were too large to be sampled"
@@ -155,11 +159,13 @@ def source_sample(plan: Any) -> tuple[list[profile_section.ColumnSummary], str]:
     return [p for p in schema if p.name != "__row__"], _note(sample.num_rows, plan.rows, place)
 
 
-def fill_exact_nulls(profiles: Sequence[profile_section.ColumnSummary], folder: Path, manifest: JsonObject) -> None:
+def fill_exact_nulls(
+    profiles: Sequence[profile_section.ColumnSummary], origin: PublishedCopy, manifest: JsonObject
+) -> None:
     """Put the exact shares of nulls into profiles, if the files' footers have them."""
     try:
-        counts = sampling.null_counts(folder, manifest)
-    except (pa.ArrowException, OSError):
+        counts = sampling.null_counts(origin, manifest)
+    except (pa.ArrowException, OSError, DataError):
         return
     for one in profiles:
         if one.name in counts:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from tasks.core.plan import EXPLODED, Block, File, Piece, Plan, ReadOptions, find_root_columns
@@ -22,8 +20,10 @@ from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.text_ranges import is_whole
 from tasks.sources.reader import read_pieces
+from tasks.storage.arrow_files import make_dataset
 from tasks.storage.files import read_text_range
 from tasks.storage.hive import parse_folder_columns
+from tasks.storage.published_copy import PublishedCopy
 
 ROWS = 10_000  # rows of a sample
 PLACES = 4  # places of the source that they are from
@@ -121,12 +121,12 @@ def _short_range(plan: Plan, piece: Piece, dialect: Dialect) -> Piece | None:
     return replace(piece, stop=piece.start + end) if end else None
 
 
-def of_output(folder: Path, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
+def of_output(origin: PublishedCopy, manifest: Mapping[str, Any], rows: int = ROWS) -> pa.Table | None:
     """The first rows of an output's files: of one where rows are shuffled over all of them, else of up to `PLACES`."""
     parts = [part for part in manifest["parts"] if part["rows"]]
     number = files_of_sample(manifest)
     chosen = [parts[i * len(parts) // number] for i in range(number)]
-    tables = _of_parts(folder, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
+    tables = _of_parts(origin, chosen, manifest["output"]["format"], -(-rows // max(number, 1)))
     completed = [_with_folders(table, path) for path, table in tables]
     return pa.concat_tables(completed, promote_options="permissive") if completed else None
 
@@ -149,28 +149,35 @@ def _with_folders(table: pa.Table, path: str) -> pa.Table:
     return table
 
 
-def _of_parts(folder: Path, parts: Sequence[Mapping[str, Any]], form: str, rows: int) -> Iterator[tuple[str, pa.Table]]:
+def _of_parts(
+    origin: PublishedCopy, parts: Sequence[Mapping[str, Any]], form: str, rows: int
+) -> Iterator[tuple[str, pa.Table]]:
     for part in parts:
-        path = folder / part["path"]
+        path = origin.folder / part["path"]
         if form == "parquet":
-            with pq.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
+            with (
+                origin.open_file(path) as opened,
+                pq.ParquetFile(opened, buffer_size=BUFFER, pre_buffer=False) as file,
+            ):
                 batch = next(file.iter_batches(rows, row_groups=[0], use_threads=False), None)
                 if batch is not None:
                     yield part["path"], pa.Table.from_batches([batch])
-        elif form == "csv":
-            yield part["path"], pyarrow.dataset.dataset(str(path), format="csv").head(rows)
-        elif part["bytes"] <= LARGE or form == "arrow":
-            yield part["path"], pyarrow.dataset.dataset(str(path), format={"arrow": "ipc"}.get(form, form)).head(rows)
+        elif form in ("csv", "arrow") or part["bytes"] <= LARGE:
+            file_of_part = origin.find_file(path)
+            arrow_form = {"arrow": "ipc"}.get(form, form)
+            whole = make_dataset(origin.name(path.parent), [file_of_part], origin.options, arrow_form)
+            yield part["path"], whole.head(rows)
 
 
-def null_counts(folder: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
+def null_counts(origin: PublishedCopy, manifest: Mapping[str, Any]) -> dict[str, int]:
     """Nulls of every column of all rows, where every footer of up to 64 Parquet files counts them; else {}."""
     if manifest["output"]["format"] != "parquet" or len(manifest["parts"]) > 64:
         return {}
     nulls: dict[str, int] = {}
     unknown: set[str] = set()
     for part in manifest["parts"]:
-        footer = pq.read_metadata(folder / part["path"])
+        with origin.open_file(origin.folder / part["path"]) as opened:
+            footer = pq.read_metadata(opened)
         for group in range(footer.num_row_groups):
             for i in range(footer.num_columns):
                 column = footer.row_group(group).column(i)

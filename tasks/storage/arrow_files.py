@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,17 +14,24 @@ from tasks.core.plan import File
 from tasks.storage.files import open_binary
 
 
-def make_dataset(folder: str, files: Sequence[File], options: Mapping[str, Any]) -> ds.Dataset:
-    """The Parquet files of a folder, local or of a storage, as one dataset with the columns of `name=value` folders.
+def make_dataset(
+    folder: str,
+    files: Sequence[File],
+    options: Mapping[str, Any],
+    form: str = "parquet",
+    partitioning: ds.Partitioning | None = None,
+) -> ds.Dataset:
+    """The files of a folder, local or of a storage, as one dataset with the columns of `name=value` folders.
 
-    Bytes are those of the files as they were listed; a DataError if one is another by now.
+    Bytes are those of the files as they were listed; a DataError if one is another by now. `form` is Arrow's name of
+    their format, `partitioning` has the types of the columns of folders, which are guessed without it.
     """
     system = pafs.PyFileSystem(_FilesForArrow(files, options))
     return ds.dataset(
         [_without_scheme(file.path) for file in files],
         filesystem=system,
-        format="parquet",
-        partitioning=ds.HivePartitioning.discover(infer_dictionary=True),
+        format=form,
+        partitioning=partitioning or ds.HivePartitioning.discover(infer_dictionary=True),
         partition_base_dir=_without_scheme(folder),
     )
 
@@ -50,10 +58,14 @@ class _FilesForArrow(pafs.FileSystemHandler):  # type: ignore[misc]
         sizes = {path: self._files[path].size for path in paths if path in self._files}
         return [pafs.FileInfo(path, kinds[path in sizes], size=sizes.get(path)) for path in paths]
 
-    def open_input_file(self, path: str) -> pa.PythonFile:
-        return pa.PythonFile(open_binary(self._files[path], self._options), mode="r")
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        opened = open_binary(self._files[path], self._options)
+        if isinstance(opened, io.FileIO):  # Arrow closes no file of Python's: it opens the same one again
+            with opened:
+                return pa.OSFile(f"/proc/self/fd/{opened.fileno()}", "rb")
+        return pa.PythonFile(opened, mode="r")
 
-    def open_input_stream(self, path: str) -> pa.PythonFile:
+    def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import xxhash
 
@@ -18,11 +18,16 @@ READ = 4 << 20  # bytes that are read at once: pages of a mapped file would coun
 
 def digest(path: str | Path) -> str:
     """xxh3-128 of a file's bytes, hexadecimal."""
-    of_file = xxhash.xxh3_128()
-    content = memoryview(bytearray(READ))
     with Path(path).open("rb", buffering=0) as file:
-        while count := file.readinto(content):
-            of_file.update(content[:count])
+        return digest_opened(file)
+
+
+def digest_opened(file: BinaryIO | io.FileIO, nbytes: int = READ) -> str:
+    """xxh3-128 of what is left of an open file, read by so many bytes at once, hexadecimal."""
+    of_file = xxhash.xxh3_128()
+    content = memoryview(bytearray(nbytes))
+    while count := file.readinto(content):  # type: ignore[union-attr]
+        of_file.update(content[:count])
     return of_file.hexdigest()
 
 

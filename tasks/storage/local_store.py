@@ -151,7 +151,7 @@ def _walk(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(entry.path)
-            elif not _is_partial(entry.name):
+            elif not _is_partial(entry.name) and not entry.is_dir():  # a link to a folder is not followed
                 yield entry.path
 
 

@@ -1,7 +1,8 @@
 """A local copy of what an output or fitted workflow behind a URL says of itself: its manifest and what it has learned.
 
 Files are fetched once for each version (ETag) and host, into a folder of this user that has a limit. Everything that
-reads a published folder reads such a copy in the same way, checks its digests included. Parts are not copied.
+reads a published folder reads such a copy in the same way, checks its digests included. Parts are not copied: they are
+read where they lie.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from tasks.core.plan import File
 from tasks.errors import DataError, RowmillError, few, rewrite_error
@@ -27,17 +29,20 @@ from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
 from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
 from tasks.storage.own_files import (
+    CHANGES,
     FITTED,
     LATEST,
     MANIFEST,
+    NOTES,
     SPLITS,
     VERSION,
     WORKFLOW,
     choose_notes,
 )
 from tasks.storage.store import Store
-from tasks.storage.stores import open_store
+from tasks.storage.stores import LOCAL, open_store
 
+NOTES_OF_OTHERS = {*NOTES, FITTED, CHANGES}  # of versions that are not read themselves: no tables
 LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
 CHUNK = 16 * 2**20  # bytes that are fetched at a time
 AT_ONCE = 8  # files
@@ -51,14 +56,47 @@ class PublishedCopy:
     """A published folder: on this host as it is, or as a copy of what is behind a URL."""
 
     folder: Path
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the storage
     _root: str = ""  # the folder that the URL of the root is shown for
     _url: str = ""
     _prefixes: Mapping[str, str] = field(default_factory=dict)  # of the versions below the URL, by name
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether the folder is a copy of what a URL names: it may go at any time, and has no parts."""
+        return bool(self._root)
+
+    @property
+    def store(self) -> Store:
+        """Where the files lie of which this is a copy."""
+        return open_store(self._url, self.options) if self.is_copy else LOCAL
+
+    def at(self, folder: Path) -> PublishedCopy:
+        """The same for another folder of this copy, such as that of a version or a split."""
+        return replace(self, folder=folder)
+
+    def name(self, path: Path) -> str:
+        """The path, or in a copy the URL, of what lies at a path of this folder, copied or not."""
+        return self.with_urls(str(path))
+
+    def find_file(self, path: Path) -> File:
+        """A file of the output as it is now where it lies, copied or not; a MissingFileError if it is missing."""
+        return self.store.stat(self.name(path))
+
+    def open_file(self, path: Path) -> BinaryIO:
+        """Open a file of the output where it lies; what is read of it is fetched, and no more."""
+        return self.store.open(self.name(path))
+
+    def list_files(self) -> dict[str, File]:
+        """All files of this folder where they lie, copied or not, by their paths in it."""
+        root = self.store.full_path(self.place_of(self.folder))
+        files = [file for page in self.store.list_pages(root) for file in page]
+        return {file.path[len(root) :].lstrip("/"): file for file in files}
+
     @contextmanager
     def open_path(self, path: Path, field: str) -> Iterator[str]:
         """Give a name of an open file of this folder, inside of the allowed roots; of a copy, its URL was checked."""
-        if self._root:
+        if self.is_copy:
             yield str(path)
         else:
             with open_allowed_path(path, field) as name:
@@ -70,7 +108,7 @@ class PublishedCopy:
 
     def with_urls(self, text: str) -> str:
         """The text, such as a path, with URLs in place of the paths of a copy."""
-        return name_urls(text, self._root, self._url, self._prefixes) if self._root else text
+        return name_urls(text, self._root, self._url, self._prefixes) if self.is_copy else text
 
 
 @contextmanager
@@ -79,13 +117,15 @@ def open_published(
     storage_options: str | Mapping[str, Any] | None,
     what: str,
     where: str,
-    all_versions: bool = False,
+    *,
+    every_version: bool = False,
 ) -> Iterator[PublishedCopy]:
     """Give the folder of an output or fitted workflow, by path or URL; errors of the block name the URL.
 
-    Of an output with versions, the copy has the newest one, or all of them with `all_versions`. Its files are those of
-    one listing: one that is replaced meanwhile is a DataError, and so is a version that `_latest` names and that is not
-    there. A JobError for a URL that cannot be read, and for one outside of the allowed roots.
+    Of an output with versions, the copy has the version that `_latest` names; with `every_version`, also what the
+    others say of themselves, without their tables. Its files are those of one listing: one that is replaced meanwhile
+    is a DataError, and so is a version that `_latest` names and that is not there. A JobError for a URL that cannot be
+    read, and for one outside of the allowed roots.
     """
     address = os.fspath(path)
     options = storage(storage_options)
@@ -94,7 +134,7 @@ def open_published(
         yield PublishedCopy(Path(local_folder(path, what, where)))
         return
     check_path(address, where)
-    copy = _copy_here(store, store.full_path(address), all_versions)
+    copy = _copy_here(store, store.full_path(address), options, every_version)
     try:
         yield copy
     except RowmillError as error:
@@ -116,7 +156,7 @@ class _Listing:
     latest: str = ""
 
 
-def _copy_here(store: Store, url: str, all_versions: bool) -> PublishedCopy:
+def _copy_here(store: Store, url: str, options: Mapping[str, Any], every_version: bool) -> PublishedCopy:
     root, inside = _split_inside(url)
     name = PurePosixPath(root).name
     above = root.rpartition("/")[0]
@@ -131,12 +171,14 @@ def _copy_here(store: Store, url: str, all_versions: bool) -> PublishedCopy:
         if MANIFEST in names and LATEST not in names:
             pointed = read_pointer(store, root)
     if pointed:
-        listing = _list_versions(store, root, pointed[0], name, all_versions)
+        listing = _list_versions(store, root, pointed[0], name, every_version)
     else:
-        notes = _list_notes(store, root, files, folders, all_versions)
+        notes = _list_notes(store, root, files, folders)
+        if every_version:
+            notes += _list_other_versions(store, folders, notes)
         listing = _Listing({file.path[len(root) + 1 :]: file for file in notes})
     folder = _fetch(store, root, listing)
-    return PublishedCopy(folder / inside if inside else folder, str(folder), root, listing.prefixes)
+    return PublishedCopy(folder / inside if inside else folder, options, str(folder), root, listing.prefixes)
 
 
 def _split_inside(url: str) -> tuple[str, str]:
@@ -145,7 +187,16 @@ def _split_inside(url: str) -> tuple[str, str]:
     return (around, last) if last in (*SPLITS, WORKFLOW) else (url, "")
 
 
-def _list_versions(store: Store, root: str, pointer: Pointer, name: str, all_versions: bool) -> _Listing:
+def _list_other_versions(store: Store, folders: Sequence[str], files: Sequence[File]) -> list[File]:
+    """List what the versions of an output say of themselves, but for the files that are listed already."""
+    listed = {file.path for file in files}
+    versions = [folder for folder in folders if VERSION.fullmatch(_base(folder))]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        notes = list(chain.from_iterable(threads.map(lambda version: _list_version(store, version), versions)))
+    return [file for file in notes if _base(file.path) in NOTES_OF_OTHERS and file.path not in listed]
+
+
+def _list_versions(store: Store, root: str, pointer: Pointer, name: str, every_version: bool) -> _Listing:
     """List the notes of the versions that a pointer names: of one that is asked for by its name, the newest, or all."""
     latest = pointer.current
     named = [entry for entry in pointer.versions if entry.name == name] if name else [latest] if latest else []
@@ -158,17 +209,16 @@ def _list_versions(store: Store, root: str, pointer: Pointer, name: str, all_ver
             do="name one of its versions" if names else "give an output that a finished run wrote",
         )
     files: dict[str, File] = {}
-    for entry in pointer.versions if all_versions and not name else named:
+    for entry in pointer.versions if every_version and not name else named:
         prefix = f"{root}/{entry.prefix}/"
         listed = {file.path[len(prefix) :]: file for page in store.list_pages(prefix) for file in page}
-        files |= {f"{entry.name}/{path}".lstrip("/"): listed[path] for path in choose_notes(listed)}
+        notes = [path for path in choose_notes(listed) if entry in named or _base(path) in NOTES_OF_OTHERS]
+        files |= {f"{entry.name}/{path}".lstrip("/"): listed[path] for path in notes}
     prefixes = {entry.name: entry.prefix for entry in pointer.versions}
     return _Listing(files, prefixes, "" if name or not latest else latest.name)
 
 
-def _list_notes(
-    store: Store, root: str, files: Sequence[File], folders: Sequence[str], all_versions: bool
-) -> list[File]:
+def _list_notes(store: Store, root: str, files: Sequence[File], folders: Sequence[str]) -> list[File]:
     """List the files that are copied, of a published folder with these files and folders; [] where it has none."""
     names = {_base(file.path): file for file in files}
     if latest := names.get(LATEST):
@@ -182,9 +232,7 @@ def _list_notes(
                 why=f"it says {version}, and {root}/{version} has no {MANIFEST} or {FITTED}: it may not be copied yet",
                 do=f"copy the version, and {LATEST} after it; or name another version, such as {root}/v0001",
             )
-        others = [one for one in folders if VERSION.fullmatch(_base(one)) and _base(one) != version]
-        more = [file for folder in others if all_versions for file in _list_version(store, folder)]
-        return [latest, *inside, *more]
+        return [latest, *inside]
     return _choose_notes(files) + _list_below(store, folders)
 
 

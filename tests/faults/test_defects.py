@@ -33,7 +33,7 @@ def typed(*words: str) -> Any:
 
 @pytest.fixture
 def broken_verify(monkeypatch: pytest.MonkeyPatch) -> None:
-    def verified(out: Path) -> Any:
+    def verified(out: str, storage_options: str | None) -> Any:
         return {}["parts"]
 
     monkeypatch.setattr(inspect, "verify_output", verified)
@@ -63,7 +63,7 @@ def test_debug_shows_the_traceback(broken_verify: None, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/data/x"), MemoryError()])
 def test_what_the_host_refuses_is_no_defect(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def verified(out: Path) -> Any:
+    def verified(out: str, storage_options: str | None) -> Any:
         raise error
 
     monkeypatch.setattr(inspect, "verify_output", verified)

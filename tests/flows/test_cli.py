@@ -525,20 +525,19 @@ def test_verify_names_a_part_that_cannot_be_read_and_looks_at_the_others(
 ) -> None:
     from tasks.dataset import Dataset
     from tasks.job import output_check
-    from tasks.storage import checksum
     from tasks.workflow import Workflow
 
     made = Workflow(["x"]).fit_transform(Dataset(pa.table({"x": [1, 2, 3]}), engine="pandas"))
     made.to_parquet(tmp_path / "out", files=3)
     (tmp_path / "out/part-00002.parquet").unlink()
-    digest = checksum.digest
+    digest_opened = output_check.digest_opened
 
-    def closed(path: Path) -> str:
-        if path.name == "part-00001.parquet":
-            raise PermissionError(13, "Permission denied", str(path))
-        return digest(path)
+    def closed(file: Any, nbytes: int) -> str:
+        if file.name.endswith("part-00001.parquet"):
+            raise PermissionError(13, "Permission denied", file.name)
+        return digest_opened(file, nbytes)
 
-    monkeypatch.setattr(output_check, "digest", closed)
+    monkeypatch.setattr(output_check, "digest_opened", closed)
     done = typed("verify", tmp_path / "out")
     assert done.exit_code == 1
     assert "damaged: part-00001.parquet cannot be read: Permission denied" in done.stdout

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from flows.commands.arguments import Output, OutputOrWorkflow, StorageOptions
 from flows.commands.backfill import backfill
 from flows.commands.clean import clean
 from flows.commands.console import (
@@ -465,7 +466,7 @@ def schema() -> None:
 
 @app.command(rich_help_panel=OUTPUTS)
 @report_failures
-def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)]) -> None:
+def verify(out: Output, storage_options: StorageOptions = None) -> None:
     """Check an output against its manifest: every part exists with its size and checksum, and there are no others.
 
     Exit status: 0 whole, 1 damaged (every damaged part is named), 2 not an output of rowmill.
@@ -475,12 +476,14 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
       rowmill verify out/toy
 
       rowmill verify out/toy && python train.py
+
+      rowmill verify s3://shop/out/nightly
     """
-    from flows.commands.inspect import remedy, verify_output
+    from flows.commands.inspect import verify_output
     from tasks.errors import DataError
 
     try:
-        lines, damages = verify_output(out)
+        lines, damages, remedy = verify_output(out, storage_options)
     except DataError as error:
         say_error(str(error))
         raise typer.Exit(NO_OUTPUT) from None
@@ -490,18 +493,19 @@ def verify(out: Annotated[Path, typer.Argument(help="output folder of a run", sh
     if damages:
         for line in damages:
             console.print(f"damaged: {line}", markup=False)
-        say_error(f"{len(damages)} problem(s) in {out}\n  do: {remedy(out)}")
+        say_error(f"{len(damages)} problem(s) in {out}\n  do: {remedy}")
         raise typer.Exit(DAMAGED)
 
 
 @app.command(rich_help_panel=OUTPUTS)
 @report_failures
 def inspect(
-    out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
+    out: OutputOrWorkflow,
     rows: Annotated[int, typer.Option(min=0, help="first rows to show")] = 5,
     values: Annotated[int, typer.Option(min=1, help="most frequent values to show of a vocabulary")] = 5,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="only the embedding table sizes, as JSON")] = False,
     merlin: Annotated[bool, typer.Option("--merlin", help="only the schema, as schema.pbtxt of NVIDIA Merlin")] = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Show the contents of an output: schema, parts, learned values (vocabularies, means), embedding sizes, first rows.
 
@@ -514,22 +518,25 @@ def inspect(
       rowmill inspect out/toy --embeddings > embeddings.json
 
       rowmill inspect out/toy --merlin > schema.pbtxt
+
+      rowmill inspect s3://shop/out/nightly --storage-options shop
     """
     from flows.commands import inspect as commands_inspect
 
     if embeddings:
-        print(commands_inspect.embeddings_json(out))
+        print(commands_inspect.embeddings_json(out, storage_options))
     elif merlin:
-        print_document(commands_inspect.merlin_schema(out), ascii_prototext)
+        print_document(commands_inspect.merlin_schema(out, storage_options), ascii_prototext)
     else:
-        commands_inspect.show_folder(out, rows, values)
+        commands_inspect.show_folder(out, rows, values, storage_options=storage_options)
 
 
 @app.command(rich_help_panel=OUTPUTS)
 @report_failures
 def lineage(
-    out: Annotated[Path, typer.Argument(help="output of a run, or a saved workflow", show_default=False)],
+    out: OutputOrWorkflow,
     column: Annotated[str | None, typer.Option(help="only this column", show_default=False)] = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Show what an output was made of, from its folder alone: the versions it builds on, the files they learned from
     with their digests, and for each column its source columns and the operators in between.
@@ -543,21 +550,22 @@ def lineage(
     from flows.commands.inspect import lineage_lines
     from tasks.errors import visible
 
-    for line in lineage_lines(out, column):
+    for line in lineage_lines(out, column, storage_options):
         print(visible(line))
 
 
 @app.command(rich_help_panel=OUTPUTS)
 @report_failures
 def report(
-    out: Annotated[Path, typer.Argument(help="output folder of a run", show_default=False)],
+    out: Output,
     open_: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
     again: Annotated[bool, typer.Option("--again", help="make it again, from what the output holds")] = False,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Print the path of an output's HTML report, a single file that needs no network; train and valid have one each.
 
     If it is missing, it is made again from the manifest, the fitted workflow and the files, without the curves over
-    time, which only the run had.
+    time, which only the run had. The report of an output behind a URL is copied to this host, or made there.
 
     [bold]Examples[/bold]
 
@@ -567,7 +575,7 @@ def report(
     """
     from tasks.report.html import reports_of
 
-    for path in reports_of(out, again):
+    for path in reports_of(out, again, storage_options):
         print(path.resolve())
         if open_:
             typer.launch(path.resolve().as_uri())
@@ -576,7 +584,8 @@ def report(
 @app.command(rich_help_panel=OUTPUTS)
 @report_failures
 def versions(
-    out: Annotated[Path, typer.Argument(help="output folder with versions, or without", show_default=False)],
+    out: Output,
+    storage_options: StorageOptions = None,
 ) -> None:
     """List the versions of an output: date, rows, ids added, verdict, size, and which ones were taken back.
 
@@ -592,7 +601,7 @@ def versions(
     from flows.published.versions_page import versions_text
     from tasks.core.markdown import unescape_markdown
 
-    text = versions_text(out.resolve())
+    text = versions_text(out, storage_options)
     console = terminal()
     if console.is_terminal:
         console.print(Markdown(text))
@@ -635,7 +644,7 @@ def trigger(
         list[str] | None, typer.Option(help="which files of a folder are data: '*.csv'; by suffix if left out")
     ] = None,
     format: Annotated[str, typer.Option(help="the format of the data, whose suffixes alone count then")] = "auto",
-    storage_options: Annotated[str | None, typer.Option(help="for URLs: a name, as in source.storage_options")] = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Run the deployments for new data on files, including files that watch-source has announced before.
 

@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from flows.commands.inspect import verify_output
 from flows.job.job import make_application, make_job
 from flows.preview.job_preview import preview
 from flows.preview.preview_text import sections
+from flows.public.rowmill.cli import app
 from tasks.cluster.local_pool import LocalPool
 from tasks.core.settings import Source
 from tasks.dataset import Dataset
@@ -60,6 +62,19 @@ def split_frames(tmp_path: Path, split: dict[str, Any], engine: str, output: str
 def split_rows(*args: Any, **more: Any) -> dict[str, list[int]]:
     """The numbers of the rows of each split, in the order of the output; the parameters of `split_frames`."""
     return {name: frame["i"].to_list() for name, frame in split_frames(*args, **more).items()}
+
+
+def test_diff_compares_an_output_with_splits_with_itself(tmp_path: Path, engine: str) -> None:
+    write_data(tmp_path / "data")
+    split_rows(tmp_path, {"by": "fraction", "valid": 0.3}, engine)
+    out = str(tmp_path / "out")
+    done = CliRunner().invoke(app, ["diff", out, out])
+    assert done.exit_code == 0, done.stderr
+    titles = [line for line in done.stdout.splitlines() if line.startswith("out/") and "profile" not in line]
+    assert titles == ["out/train and out/train", "out/valid and out/valid"]
+    done = CliRunner().invoke(app, ["diff", out, f"{out}/train"])
+    assert done.exit_code == 1
+    assert "compare a split with a split: rowmill diff OUT/train OTHER/train" in done.stderr
 
 
 @pytest.mark.promise("A row at a cut is in the later split. A null is in train, and counted")
@@ -210,7 +225,7 @@ def test_an_output_of_three_splits_is_whole_or_says_what_is_missing(tmp_path: Pa
     write_data(tmp_path / "data")
     split = {"by": "fraction", "valid": 0.2, "test": 0.2}
     split_rows(tmp_path, split, "pandas")
-    whole, damaged = verify_output(tmp_path / "out")
+    whole, damaged, _ = verify_output(tmp_path / "out")
     assert ([line.split(":")[0] for line in whole], damaged) == (["train", "valid", "test"], [])
     (tmp_path / "out" / "test" / "_manifest.json").unlink()
     assert "test: _manifest.json is missing" in verify_output(tmp_path / "out")[1]

@@ -13,6 +13,7 @@ import pytest
 
 from tasks.dataset import Dataset
 from tasks.sources import sampling
+from tasks.storage.published_copy import PublishedCopy
 
 
 def test_rows_of_parquet_are_from_several_places(tmp_path: Path) -> None:
@@ -72,8 +73,8 @@ def test_the_rows_of_a_full_shuffle_are_those_of_one_file_of_other_modes_those_o
     for i, name in enumerate(names):
         pq.write_table(pa.table({"x": [10 * i + j for j in range(10)]}), tmp_path / name)
     parts = dict.fromkeys(names, 10)
-    one = sampling.of_output(tmp_path, manifest(parts), rows=4)
-    four = sampling.of_output(tmp_path, manifest(parts, shuffle="none"), rows=4)
+    one = sampling.of_output(PublishedCopy(tmp_path), manifest(parts), rows=4)
+    four = sampling.of_output(PublishedCopy(tmp_path), manifest(parts, shuffle="none"), rows=4)
     assert one is not None
     assert four is not None
     assert one["x"].to_pylist() == [0, 1, 2, 3]
@@ -81,12 +82,12 @@ def test_the_rows_of_a_full_shuffle_are_those_of_one_file_of_other_modes_those_o
 
 
 def test_an_output_without_rows_has_no_sample(tmp_path: Path) -> None:
-    assert sampling.of_output(tmp_path, manifest({"a.parquet": 0})) is None
+    assert sampling.of_output(PublishedCopy(tmp_path), manifest({"a.parquet": 0})) is None
 
 
 def test_nulls_are_counted_by_the_footers_where_all_have_statistics(tmp_path: Path) -> None:
     table = pa.table({"x": [1, None, 3], "y": pa.array([None, None, None], pa.string())})
     pq.write_table(table, tmp_path / "a.parquet")
     pq.write_table(table, tmp_path / "b.parquet", write_statistics=["y"])
-    assert sampling.null_counts(tmp_path, manifest({"a.parquet": 3})) == {"x": 1, "y": 3}
-    assert sampling.null_counts(tmp_path, manifest({"a.parquet": 3, "b.parquet": 3})) == {"y": 6}
+    assert sampling.null_counts(PublishedCopy(tmp_path), manifest({"a.parquet": 3})) == {"x": 1, "y": 3}
+    assert sampling.null_counts(PublishedCopy(tmp_path), manifest({"a.parquet": 3, "b.parquet": 3})) == {"y": 6}
