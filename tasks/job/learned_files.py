@@ -15,32 +15,42 @@ from tasks.core.plan import File
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.job.request import Request
-from tasks.storage.files import open_binary, reading_error
+from tasks.storage.files import open_binary, open_text, reading_error
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import WORKFLOW, versions_of
 
 PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
+SMALL_PART = 64 * 2**10  # of a file with a footer, which describes all of its columns
 SHOWN = 5
 
 
-def digest_file_samples(file: File, storage_options: Mapping[str, Any] | None = None) -> str:
+def digest_file_samples(file: File, has_footer: bool, options: Mapping[str, Any]) -> str:
     """Compute the xxh3-128, hexadecimal, of a file's size and of its first, middle and last MiB; a smaller file counts
-    whole.
+    whole. `options` are those of readers.
 
-    From a storage it fetches these parts alone. A DataError if the file cannot be read, or has changed.
+    Of a file with a footer, whose digest it has: of the size, this digest, and 64 KiB each of the beginning and the
+    middle. From a storage such a file takes two requests; text is fetched once in a run. A DataError if the file cannot
+    be read, or has changed.
     """
     digest = xxhash.xxh3_128(file.size.to_bytes(8, "little"))
-    starts = [0, file.size // 2 - PART // 2, file.size - PART]
-    with open_binary(file, storage_options) as opened:
+    if has_footer:
+        digest.update(file.digest.encode())
+        part, starts = SMALL_PART, [0, file.size // 2]
+    else:
+        part, starts = PART, [0, file.size // 2 - PART // 2, file.size - PART]
+    if file.size <= 3 * part:
+        part, starts = file.size, [0]
+    opening = open_binary(file, options.get("storage_options")) if has_footer else open_text(file, options)
+    with opening as opened:
         try:
-            for start in starts if file.size > len(starts) * PART else [0]:
+            for start in starts:
                 opened.seek(start)
-                left = PART if file.size > len(starts) * PART else file.size
+                left = part
                 while left > 0 and (content := opened.read(left)):
                     digest.update(content)
                     left -= len(content)
         except Exception as error:
-            raise reading_error(file.path, error, storage_options) from None
+            raise reading_error(file.path, error, options.get("storage_options")) from None
     return digest.hexdigest()
 
 

@@ -72,7 +72,7 @@ def plan_split(request: Request, split: str, path: object, pool: Pool) -> Planne
     check_text_order(plan, plan, source, pool, bound, sort)
     check_columns(request, bound)  # columns and types, before any row is read
     learns = split == request.plan_names[0] and not request.fitted
-    learned = _digest_files(plan, read_options(source)["storage_options"], pool) if learns else []
+    learned = _digest_files(plan, {**plan.options, **read_options(source)}, pool) if learns else []
     planned = PlannedSplit(plan, bad, learned, notes, uniting_notes(plan, used), types, exploded=describe_explode(plan))
     if (source.parse_once or source.keys) and request.flow != "fit":
         check_run_needs(request, {split: plan}, pool)  # before their scratch files are written
@@ -95,10 +95,11 @@ def check_run_needs(request: Request, plans: Mapping[str, Plan], pool: Pool) -> 
     return check_needs(request.of_stage(request.planned_stage), plans, pool.planned_for)
 
 
-def _digest_files(plan: Plan, storage_options: Mapping[str, Any] | None, pool: Pool) -> list[list[Any]]:
+def _digest_files(plan: Plan, options: Mapping[str, Any], pool: Pool) -> list[list[Any]]:
     """Path, size and digest of the files that have rows."""
+    has_footer = plan.format in ("parquet", "arrow", "orc")
     files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
-    digests = _map_in_chunks(pool, partial(digest_file_samples, storage_options=storage_options), files)
+    digests = _map_in_chunks(pool, partial(digest_file_samples, has_footer=has_footer, options=options), files)
     return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 

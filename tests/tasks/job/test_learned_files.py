@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ KNOWN = files_table([("/in/a", 10, "aa")], 0).cast(files_table([], 0).schema)
 
 
 def digest(path: Path) -> str:
-    return digest_file_samples(file_of(str(path)))
+    return digest_file_samples(file_of(str(path)), has_footer=False, options={})
 
 
 def test_a_digest_is_of_the_size_and_of_three_places(tmp_path: Path) -> None:
@@ -55,7 +56,11 @@ def test_a_file_from_a_storage_has_the_same_digest(tmp_path: Path) -> None:
     from tasks.storage.files import expand
 
     (file,) = expand("memory://bucket/a")
-    assert digest_file_samples(file, {}) == digest(tmp_path / "a")
+    assert digest_file_samples(file, False, {}) == digest(tmp_path / "a")
+    described = replace(file, digest="of its footer")
+    there = digest_file_samples(described, True, {})
+    here = replace(file_of(str(tmp_path / "a")), digest="of its footer")
+    assert there == digest_file_samples(here, True, {}) != digest_file_samples(replace(here, digest=""), True, {})
 
 
 @pytest.mark.parametrize(
