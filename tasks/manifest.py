@@ -76,6 +76,14 @@ class ResourcesForm(Form):
     gpu_seconds: float = 0.0
     energy_joules: float = 0.0
     cost: float = 0.0
+    storage_gets: Count = 0
+    storage_lists: Count = 0
+    storage_heads: Count = 0
+    storage_puts: Count = 0
+    storage_deletes: Count = 0
+    storage_bytes_read: Count = 0
+    storage_bytes_written: Count = 0
+    storage_cost: float = 0.0
 
 
 class StageForm(ResourcesForm):

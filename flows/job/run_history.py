@@ -21,13 +21,14 @@ from statistics import median
 from typing import Any
 
 from tasks.core.settings import STAGES
-from tasks.core.stage_results import RESOURCES, IngestResult, StageResult, total_resources
+from tasks.core.stage_results import IngestResult, StageResult, total_resources
 from tasks.core.strict_json import JsonObject
 from tasks.core.versions import stable_json
 from tasks.job.request import Request
 
 MOST_RUNS = 300  # in the file
 NEAREST_RUNS = 5  # that one estimate uses
+MEASURED = ("core_seconds", "gpu_seconds", "energy_joules")  # prices may have changed; storages are planned exactly
 log = logging.getLogger("rowmill")
 
 
@@ -159,7 +160,7 @@ def guess(request: Request, rows: int, nbytes: int, threads: int) -> Guess | Non
         what = "run(s) of other jobs, by bytes"
     near = sorted((e for e in own if e[unit]), key=lambda e: _distance(e, unit, size, threads))[:NEAREST_RUNS]
     seconds = _scale_medians(near, "seconds", STAGES, unit, size)
-    taken = _scale_medians(near, "resources", RESOURCES[:-1], unit, size)  # prices may have changed
+    taken = _scale_medians(near, "resources", MEASURED, unit, size)
     if (price := request.run.price_per_hour) is not None:
         taken["cost"] = sum(seconds.values()) * price / 3600
     if not seconds:

@@ -23,6 +23,14 @@ USED = {  # what a stage took, as far as it is known: name, unit, meaning
     "gpu_seconds": ("gpu_time", "s", "time that the GPUs were used"),
     "energy_joules": ("energy", "J", "energy of the GPUs"),
     "cost": ("cost", "{price}", "run.price_per_hour times the hours of the stage"),
+    "storage_gets": ("storage_gets", "{request}", "requests to storages that read files"),
+    "storage_lists": ("storage_lists", "{request}", "requests to storages that list files"),
+    "storage_heads": ("storage_heads", "{request}", "requests to storages that describe a file"),
+    "storage_puts": ("storage_puts", "{request}", "requests to storages that write files"),
+    "storage_deletes": ("storage_deletes", "{request}", "requests to storages that delete files"),
+    "storage_bytes_read": ("storage_read", "By", "bytes that were read from storages"),
+    "storage_bytes_written": ("storage_written", "By", "bytes that were written to storages"),
+    "storage_cost": ("storage_cost", "{price}", "run.storage_price times requests and bytes"),
 }
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from tasks.cluster.dask_pool import workers_at
-from tasks.core import lent_bytes
+from tasks.core import lent_bytes, storage_traffic
 from tasks.errors import RowmillError
 from tasks.storage.atomic import write_text
 
@@ -68,6 +68,13 @@ class UsageSample(NamedTuple):
     nvlink_out: int | None = None
     pcie_in: int | None = None  # bytes per second, in the last moments
     pcie_out: int | None = None
+    storage_gets: int = 0  # requests to storages, by kind, and bytes of files: of its process
+    storage_lists: int = 0
+    storage_heads: int = 0
+    storage_puts: int = 0
+    storage_deletes: int = 0
+    storage_bytes_read: int = 0
+    storage_bytes_written: int = 0
 
 
 class _WorkDone:
@@ -122,6 +129,7 @@ class Sampler:
                 lent=lent,
                 lent_on_host=lent_on_host,
                 **gpu,
+                **storage_traffic.totals(),
             )
         )
 

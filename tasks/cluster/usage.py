@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.cluster.monitor import UsageSample
+from tasks.core import storage_traffic
+from tasks.core.settings import StoragePrice
 
 # Workers by address, or GPUs by UUID. Each is what `tasks.cluster.monitor.look` returns: host, pid, gpu_uuid,
 # transport, samples (in the order of time; empty for a worker that could not be sampled), ..
@@ -59,19 +61,22 @@ def measure_seconds(workers: Workers) -> float:
     return max(moments) - min(moments)
 
 
-def measure_resources(workers: Workers, price_per_hour: float | None = None) -> dict[str, float]:
+def measure_resources(
+    workers: Workers, price_per_hour: float | None = None, storage_price: StoragePrice | None = None
+) -> dict[str, float]:
     """Measure what workers took from the first sample of a stage to the last.
 
-    The keys are those of `tasks.core.stage_results.RESOURCES`; values that are not known are left out. A process with
-    several workers counts once, and so does a GPU. Its energy includes what other programs do on it.
+    The keys are those of `tasks.core.stage_results.RESOURCES`; values that are not known are left out, and so are
+    requests and bytes of storages where there are none. A process with several workers counts once, and so does a GPU.
+    Its energy includes what other programs do on it.
     """
     if not any(w["samples"] for w in workers.values()):
         return {}
-    cores: dict[Any, float] = {}
-    for w in workers.values():
-        process = (w.get("host"), w.get("pid"))
-        cores[process] = max(cores.get(process, 0.0), measure_growth(w, "cpu"))
-    taken = {"core_seconds": sum(cores.values())}
+    taken = {"core_seconds": _sum_over_processes(workers, "cpu")}
+    traffic = {name: _sum_over_processes(workers, name) for name in storage_traffic.NAMES}
+    taken |= {name: int(count) for name, count in traffic.items() if count}
+    if storage_price is not None:
+        taken["storage_cost"] = storage_price.compute_cost(taken)
     gpus = group_by_gpu(workers)
     energies = [measure_gpu_growth(gpu, "energy") for gpu in gpus.values()]
     millijoules = [energy for energy in energies if energy is not None]
@@ -82,6 +87,15 @@ def measure_resources(workers: Workers, price_per_hour: float | None = None) -> 
     if price_per_hour is not None:
         taken["cost"] = price_per_hour * measure_seconds(workers) / 3600
     return {name: round(value, 6) for name, value in taken.items()}
+
+
+def _sum_over_processes(workers: Workers, field: str) -> float:
+    """Sum by how much a counter grew, once for each process."""
+    growth: dict[Any, float] = {}
+    for w in workers.values():
+        process = (w.get("host"), w.get("pid"))
+        growth[process] = max(growth.get(process, 0.0), measure_growth(w, field))
+    return sum(growth.values())
 
 
 def find_maximum(workers: Workers, field: str) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date, datetime
 from encodings.aliases import aliases
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from tasks.core import storage_traffic
 from tasks.core.nvtabular import of_parameter, of_value
 from tasks.core.strict_json import JsonObject
 from tasks.core.units import nanoseconds
@@ -583,6 +585,22 @@ def collector_file(address: str) -> str | None:
     return None if "://" in address else address.removeprefix("file:")
 
 
+class StoragePrice(Section):
+    """What a storage charges, in any currency."""
+
+    gb: float = Field(0.0, ge=0, allow_inf_nan=False, description="price of 10^9 bytes that are read")
+    thousand_requests: float = Field(0.0, ge=0, allow_inf_nan=False, description="price of 1,000 requests")
+
+    def compute_cost(self, traffic: Mapping[str, float]) -> float:
+        """The price of requests and bytes, by `storage_traffic.NAMES`.
+
+        >>> StoragePrice(gb=0.02, thousand_requests=0.4).compute_cost({"storage_gets": 500, "storage_bytes_read": 1e9})
+        0.22
+        """
+        requests = sum(traffic.get(name, 0) for name in storage_traffic.REQUESTS)
+        return self.gb * traffic.get("storage_bytes_read", 0) / 10**9 + self.thousand_requests * requests / 1000
+
+
 class Run(Section):
     """How the work is done; only `date` and `timezone`, which say what is read, change rows of the output."""
 
@@ -601,6 +619,7 @@ class Run(Section):
     price_per_hour: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="hourly price of all machines of the run, for its cost"
     )
+    storage_price: StoragePrice | None = Field(None, description="what the storages of sources charge, for their cost")
     profile: bool | None = Field(
         None,
         description="profile each column that is read, over all rows, for the gate; if empty: where the job has base, "

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tasks.core import storage_traffic
 from tasks.core.strict_json import JsonObject
-from tasks.core.units import rate
+from tasks.core.units import amount, rate
 
 FailedCast = Mapping[str, Any]  # entry, expression, rows: see tasks.graph.failed_casts
 PartRecord = Mapping[str, Any]  # path, rows, bytes, xxh3_128 of a file of the output
 TableRows = Sequence[Mapping[str, Any]]
 Message = tuple[int, str]  # a level of `logging`, and a line for people
-RESOURCES = ("core_seconds", "gpu_seconds", "energy_joules", "cost")
+OF_STORAGES = (*storage_traffic.NAMES, "storage_cost")  # only where there are any
+RESOURCES = ("core_seconds", "gpu_seconds", "energy_joules", "cost", *OF_STORAGES)
 
 
 def _not_shown(**default: Any) -> Any:
@@ -84,15 +86,47 @@ def total_resources(results: Sequence[StageResult]) -> dict[str, float]:
     every = [result.resources for result in results]
     on_gpus = [taken for taken in every if "gpu_seconds" in taken]
     parts = {name: on_gpus if name in ("gpu_seconds", "energy_joules") else every for name in RESOURCES}
+    parts |= {name: [taken for taken in every if name in taken] for name in OF_STORAGES}
     known = {name: of for name, of in parts.items() if of and all(every) and all(name in taken for taken in of)}
     return {name: round(sum(taken[name] for taken in of), 6) for name, of in known.items()}
 
 
-def resources_text(taken: Mapping[str, float]) -> str:
-    """What a stage or a run took, in words; `taken` has names of RESOURCES."""
-    texts = ("{:,.1f} core seconds", "{:,.1f} GPU seconds", "{:,.1f} J ({:,.2f} Wh)", "cost {:,.4g}")
-    named = [(name, text) for name, text in zip(RESOURCES, texts, strict=True) if name in taken]
-    return ", ".join(text.format(taken[name], taken[name] / 3600) for name, text in named)
+TEXTS = {
+    "core_seconds": "{:,.1f} core seconds",
+    "gpu_seconds": "{:,.1f} GPU seconds",
+    "energy_joules": "{:,.1f} J ({:,.2f} Wh)",
+    "cost": "cost {:,.4g}",
+}
+
+
+def resources_text(taken: Mapping[str, float], seconds: float | None = None) -> str:
+    """What a stage or a run took, in words; `taken` has names of RESOURCES. The rate of a storage is that over
+    `seconds`."""
+    texts = [text.format(taken[name], taken[name] / 3600) for name, text in TEXTS.items() if name in taken]
+    return ", ".join([*texts, *_describe_storages(taken, seconds)])
+
+
+def _describe_storages(taken: Mapping[str, float], seconds: float | None) -> list[str]:
+    """What storages sent and took, in words.
+
+    >>> _describe_storages({"storage_gets": 12, "storage_lists": 1, "storage_bytes_read": 3_000_000}, 2.0)
+    ['3.0 MB from storages (1.5 MB/s)', 'requests: 12 get, 1 list']
+    """
+    texts = []
+    for name, way in (("storage_bytes_read", "from"), ("storage_bytes_written", "to")):
+        if nbytes := taken.get(name):
+            rate_text = f" ({amount(nbytes / seconds)}/s)" if seconds else ""
+            texts.append(f"{amount(nbytes)} {way} storages{rate_text}")
+    kinds = [
+        (name.removeprefix("storage_").removesuffix("s"), taken[name])
+        for name in storage_traffic.REQUESTS
+        if taken.get(name)
+    ]
+    if kinds:
+        texts.append("requests: " + ", ".join(f"{count:,.0f} {kind}" for kind, count in kinds))
+    if "storage_cost" in taken:
+        texts.append(f"storage cost {taken['storage_cost']:,.4g}")
+    return texts
 
 
 @dataclass(frozen=True, kw_only=True)

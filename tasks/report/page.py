@@ -86,6 +86,7 @@ def render(facts: Facts, folder: Path, origin: PublishedCopy | None = None) -> s
     of_split = f" of {facts.split}" if facts.split else ""
     size = sum(part["bytes"] for part in manifest["parts"])
     picture = diagram.draw_workflow(facts.bound)
+    stages = stage_rows(facts)
     return template().render(
         facts=facts,
         manifest=manifest,
@@ -93,12 +94,14 @@ def render(facts: Facts, folder: Path, origin: PublishedCopy | None = None) -> s
         rows=manifest["rows"],
         size=size,
         parts=manifest["parts"][:MOST_PARTS],
-        stages=stage_rows(facts),
+        stages=stages,
         gantt=gantt(facts),
         plots=plots(facts),
         workers=by_stage(facts, series.worker_rows),
         gpus=by_stage(facts, lambda workers, _: series.gpu_rows(workers)),
-        resources=resources_text({name: manifest[name] for name in RESOURCES if name in manifest}),
+        resources=resources_text(
+            {name: manifest[name] for name in RESOURCES if name in manifest}, sum(row["seconds"] for row in stages)
+        ),
         picture=picture,
         picture_is_wide=svg.width_of(picture) > WINDOW,
         ways=diagram.tabulate_paths(facts.bound),
@@ -181,7 +184,7 @@ def stage_rows(facts: Facts) -> list[JsonObject]:
         seconds = max(result.seconds, 1e-9)
         notes = ["already done, not run again"] if result.reused else []
         notes += [f"{result.halved:,} partitions halved for lack of memory"] if result.halved else []
-        notes += [resources_text(result.resources)] if result.resources else []
+        notes += [resources_text(result.resources, seconds)] if result.resources else []
         notes += [describe_record(dict(failed)) for failed in result.failed_casts]
         if isinstance(result, StatisticsResult) and result.decoded:
             notes.append(f"{amount(result.decoded)} stay decoded for transform")

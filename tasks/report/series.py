@@ -189,6 +189,10 @@ def plots(
     if few:
         return pictures
     pictures.insert(1, draw("bytes per second", rates(workers, "bytes", zero), exact_amount))
+    for title, field in (("read from", "storage_bytes_read"), ("written to", "storage_bytes_written")):
+        if any(measure_growth(w, field) for w in workers.values()):
+            curves = rates(workers, field, zero)
+            pictures.append(draw(f"{title} storages, bytes per second", curves, exact_amount))
     pictures.append(draw("cores computing", rates(workers, "cpu", zero), per_second))
     if find_maximum(workers, "busy"):
         pictures.append(draw("GPU busy, %", level(workers, "busy", zero), per_second))

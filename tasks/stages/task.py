@@ -152,7 +152,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
         retries = (context.task_run.run_count - 1) if context else 0
         samples = monitor.samples_path(request.staging.folder, result.title)
         workers = monitor.load(samples) if result.reused else watch.workers
-        used = usage.measure_resources(workers, request.run.price_per_hour)
+        used = usage.measure_resources(workers, request.run.price_per_hour, request.run.storage_price)
         result = replace(result, retries=retries, began=began, ended=time.time(), resources=used)
         log.info(result.line)
         if not result.reused:  # the report shows them, and so does a later start that reuses the work

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
+from tasks.core import storage_traffic
 from tasks.core.plan import File
 from tasks.errors import JobError, RowmillError, TransientError
 from tasks.storage.credentials import mask_secrets
@@ -14,6 +17,43 @@ from tasks.storage.source_changes import raise_changed, remote_file
 from tasks.storage.store import NO_CONDITION, PAGE, make_conflict_error, make_missing_error, make_writing_error
 
 NO_CREATION = "its client cannot create a file only where none is"
+
+
+class CountedFile(io.RawIOBase):
+    """An open file of fsspec, whose reads are counted: without read-ahead each is a request."""
+
+    def __init__(self, opened: Any) -> None:
+        super().__init__()
+        self._opened = opened
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._opened.seekable())
+
+    def tell(self) -> int:
+        return int(self._opened.tell())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._opened.seek(offset, whence))
+
+    def read(self, size: int | None = -1) -> Any:
+        part = self._opened.read(-1 if size is None else size)
+        storage_traffic.count("get", nbytes=len(part))
+        return part
+
+    def readall(self) -> bytes:
+        return bytes(self.read())
+
+    def readinto(self, buffer: Any) -> int:
+        part = self.read(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
 
 
 class FsspecStore:
@@ -30,6 +70,7 @@ class FsspecStore:
     def list_pages(self, path: str) -> Iterator[list[File]]:
         self.fs.invalidate_cache()  # drops earlier listings of this process
         folder = self.fs._strip_protocol(path)
+        storage_traffic.count("list")
         infos = self.fs.find(folder, detail=True) if self.fs.exists(folder) else {}
         files = [self._file(name, info) for name, info in infos.items() if name != folder]
         for first in range(0, len(files), PAGE):
@@ -38,6 +79,7 @@ class FsspecStore:
     def list_folder(self, path: str) -> tuple[list[File], list[str]]:
         self.fs.invalidate_cache()
         folder = self.fs._strip_protocol(path)
+        storage_traffic.count("list")
         infos = self.fs.ls(folder, detail=True) if self.fs.isdir(folder) else []
         inside = [info for info in infos if info["name"].rstrip("/") != folder.rstrip("/")]
         files = [self._file(info["name"], info) for info in inside if info["type"] != "directory"]
@@ -53,20 +95,25 @@ class FsspecStore:
         opened = self._open(name)
         if file is not None:
             raise_changed(file, self._as_opened(name, opened))
-        return opened
+        return cast("BinaryIO", CountedFile(opened))
 
-    def _open(self, name: str) -> BinaryIO:
+    def _open(self, name: str) -> Any:
         """Open a file without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
         try:
-            return cast("BinaryIO", self.fs.open(name, "rb", cache_type="none"))
+            return self.fs.open(name, "rb", cache_type="none")
         except TypeError:  # a file system that takes none of these options
-            return cast("BinaryIO", self.fs.open(name, "rb"))
+            return self.fs.open(name, "rb")
 
     def _as_opened(self, name: str, opened: object) -> File:
         """The storage's description of a file when it was opened; fetched again if that names no version."""
         details = getattr(opened, "details", None)
         known = self._file(name, details) if isinstance(details, dict) and "size" in details else None
-        return known if known and known.version else self._file(name, self.fs.info(name))
+        return known if known and known.version else self._file(name, self._info(name))
+
+    def _info(self, name: str) -> Mapping[str, Any]:
+        storage_traffic.count("head")
+        info: Mapping[str, Any] = self.fs.info(name)
+        return info
 
     def _file(self, name: str, info: Mapping[str, Any]) -> File:
         return remote_file(self.fs.unstrip_protocol(name), info)
@@ -74,7 +121,7 @@ class FsspecStore:
     def stat(self, path: str) -> File:
         self.fs.invalidate_cache()
         try:
-            info = self.fs.info(self.fs._strip_protocol(path))
+            info = self._info(self.fs._strip_protocol(path))
         except FileNotFoundError:
             raise make_missing_error(path) from None
         if info.get("type") == "directory":
@@ -94,9 +141,11 @@ class FsspecStore:
         spans: list[Span] = join_ranges(inside)
         starts, stops = [span.start for span in spans], [span.stop for span in spans]
         fetched = self.fs.cat_ranges([name] * len(spans), starts, stops, on_error="raise") if spans else []
+        storage_traffic.count("get", len(spans), sum(map(len, fetched)))
         return cut_ranges(inside, spans, [memoryview(part) for part in fetched])
 
     def put_if_absent(self, path: str, content: bytes) -> File:
+        storage_traffic.count("put", nbytes=len(content))
         try:
             self.fs.pipe_file(self.fs._strip_protocol(path), content, mode="create")
         except FileExistsError:

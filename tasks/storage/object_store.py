@@ -17,10 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from tasks.core import storage_traffic
 from tasks.core.plan import File
 from tasks.core.redaction import plain_url
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
-from tasks.storage.cloud_options import EXTRAS, GS, S3, CloudOptions
+from tasks.storage.cloud_options import AZURE, EXTRAS, GS, S3, CloudOptions
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.range_file import RangeFile
 from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
@@ -30,6 +31,8 @@ from tasks.storage.store import PAGE, ConflictError, MissingFileError, make_conf
 AT_ONCE = 16  # requests of a process: a server sends to so many about as fast as the network takes it
 PART = 8 * 2**20  # bytes of a part of an upload
 MOST_PARTS = 10_000
+LISTED = {S3: PAGE, GS: PAGE, AZURE: 5_000}  # objects that a request lists, at most
+DELETED = {S3: PAGE, GS: 1, AZURE: 256}  # objects that a request deletes, at most
 PARTS_AT_ONCE = 4
 # What may pass: no answer, too many requests, an error of the server.
 PASSING = re.compile(r"status code: (408|429|5\d\d)|HTTP error|error sending request|Connection ?Reset|timed out", re.I)
@@ -56,10 +59,15 @@ class ObjectStore:
         import obstore
 
         root, prefix = _split(path)
-        with self._failures(path):
-            for page in obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=PAGE):
-                files = [_file(root, entry) for entry in page if _is_below(entry["path"], prefix)]
-                yield self._without_folder_marks(files)
+        listed = 0
+        try:
+            with self._failures(path):
+                for page in obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=PAGE):
+                    listed += len(page)
+                    files = [_file(root, entry) for entry in page if _is_below(entry["path"], prefix)]
+                    yield self._without_folder_marks(files)
+        finally:
+            self._count_listing(listed)
 
     def list_folder(self, path: str) -> tuple[list[File], list[str]]:
         import obstore
@@ -67,6 +75,7 @@ class ObjectStore:
         root, prefix = _split(path)
         with self._failures(path):
             level = obstore.list_with_delimiter(self._store, prefix.rstrip("/") or None)
+            self._count_listing(len(level["objects"]) + len(level["common_prefixes"]))
             files = [_file(root, entry) for entry in level["objects"] if _is_below(entry["path"], prefix)]
             folders = [root + folder.rstrip("/") for folder in level["common_prefixes"]]
             return self._without_folder_marks(files), folders
@@ -78,12 +87,18 @@ class ObjectStore:
     def open(self, path: str, file: File | None = None) -> BinaryIO:
         return cast("BinaryIO", RangeFile(self, file or self.stat(path)))
 
+    def _count_listing(self, entries: int) -> None:
+        storage_traffic.count("list", max(1, -(-entries // LISTED[self._options.kind])))
+
     def stat(self, path: str) -> File:
+        with self._failures(path):
+            return _file(_split(path)[0], self._head(path))
+
+    def _head(self, path: str) -> Any:
         import obstore
 
-        root, key = _split(path)
-        with self._failures(path):
-            return _file(root, obstore.head(self._store, key))
+        storage_traffic.count("head")
+        return obstore.head(self._store, _split(path)[1])
 
     def read(self, path: str) -> tuple[File, bytes]:
         import obstore
@@ -91,6 +106,7 @@ class ObjectStore:
         root, key = _split(path)
         with self._failures(path):
             answer = obstore.get(self._store, key)
+            storage_traffic.count("get", nbytes=answer.meta["size"])
             return _file(root, answer.meta), bytes(answer.bytes())
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
@@ -102,7 +118,9 @@ class ObjectStore:
             conditions: Any = {"range": (span.start, span.stop)}
             if file.version:
                 conditions["if_match"] = file.version
-            return memoryview(obstore.get(self._store, key, options=conditions).bytes())
+            content = memoryview(obstore.get(self._store, key, options=conditions).bytes())
+            storage_traffic.count("get", nbytes=len(content))
+            return content
 
         # A range that begins behind the end is an error of the server.
         inside = [(min(start, file.size), min(stop, file.size)) for start, stop in ranges]
@@ -129,10 +147,8 @@ class ObjectStore:
 
     def _generation(self, path: str, version: str, why: str) -> dict[str, Any]:
         """The generation that has an ETag, as the condition of a put."""
-        import obstore
-
         with self._failures(path):
-            now = obstore.head(self._store, _split(path)[1])
+            now = self._head(path)
         if now["e_tag"] != version:
             raise make_conflict_error(path, why)
         return {"e_tag": now["e_tag"], "version": now["version"]}
@@ -143,6 +159,7 @@ class ObjectStore:
         _, key = _split(path)
         try:
             with self._failures(path):
+                storage_traffic.count("put", nbytes=len(content))
                 written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
                 return File(path, len(content), 0, version=_version(written))
         except (ConflictError, MissingFileError):
@@ -159,11 +176,14 @@ class ObjectStore:
     def upload(self, source: Path, path: str) -> File:
         import obstore
 
-        root, key = _split(path)
+        _, key = _split(path)
         size = source.stat().st_size
         part = max(PART, -(-size // MOST_PARTS))
+        # An upload in parts has a request that begins it, but for Azure's, and one that ends it.
+        parts = -(-size // part) + (1 if self._options.kind == AZURE else 2) if size > part else 1
         try:
             with self._failures(path):
+                storage_traffic.count("put", parts, size)
                 obstore.put(
                     self._store, key, source, use_multipart=size > part, chunk_size=part, max_concurrency=PARTS_AT_ONCE
                 )
@@ -171,8 +191,7 @@ class ObjectStore:
             # The answer to the last request may be lost, and the next try finds no upload any more.
             if not self._is_uploaded(source, path, part):
                 raise
-        with self._failures(path):
-            return _file(root, obstore.head(self._store, key))
+        return self.stat(path)
 
     def _is_uploaded(self, source: Path, path: str, part: int) -> bool:
         """Whether the object is what an upload of the file in such parts makes, as far as S3's ETag tells it."""
@@ -187,25 +206,29 @@ class ObjectStore:
         _, key = _split(source)
         root, target = _split(path)
         with self._failures(source):
+            storage_traffic.count("put")
             obstore.copy(self._store, key, target)
-            return _file(root, obstore.head(self._store, target))
+            return _file(root, self._head(path))
 
     def delete(self, paths: Iterable[str]) -> None:
         import obstore
 
         keys = [_split(path)[1] for path in paths]
         for first in range(0, len(keys), PAGE):
-            with self._failures(keys[first]):
+            page = keys[first : first + PAGE]
+            with self._failures(page[0]):
                 try:
-                    obstore.delete(self._store, keys[first : first + PAGE])
+                    storage_traffic.count("delete", -(-len(page) // DELETED[self._options.kind]))
+                    obstore.delete(self._store, page)
                 except FileNotFoundError:  # of stores that delete one by one: the others may be there still
-                    self._delete_each(keys[first : first + PAGE])
+                    self._delete_each(page)
 
     def _delete_each(self, keys: Sequence[str]) -> None:
         import obstore
 
         for key in keys:
             try:
+                storage_traffic.count("delete")
                 obstore.delete(self._store, key)
             except FileNotFoundError:
                 continue

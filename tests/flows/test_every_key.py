@@ -188,6 +188,11 @@ RUN: dict[str, Seen | str] = {
     "keep_replaced": "tests/faults/test_commit.py::test_the_old_output_stays_for_its_readers_and_goes_with_a_later_run",
     "report": Seen(True, other=False),
     "price_per_hour": "tests/flows/test_report.py::test_the_manifest_says_what_the_stages_took",
+    **{
+        f"storage_price.{key}": "tests/tasks/report/test_series.py::"
+        "test_requests_and_bytes_of_storages_are_summed_over_processes"
+        for key in ("gb", "thousand_requests")
+    },
     "profile": "tests/tasks/gate/test_profile.py::test_a_job_can_do_without",
     "performance_report": "tests/flows/test_report.py::test_the_report_of_dask_needs_no_network",
     "keep_partials": BASE + "test_a_base_that_was_saved_without_partials_is_refused",

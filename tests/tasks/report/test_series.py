@@ -9,6 +9,7 @@ import pytest
 
 from tasks.cluster import usage
 from tasks.cluster.monitor import UsageSample
+from tasks.core.settings import StoragePrice
 from tasks.core.stage_results import StatisticsResult, TransformResult, WriteResult, resources_text, total_resources
 from tasks.report import series, svg
 from tasks.report.artifact import stage_markdown
@@ -105,6 +106,25 @@ def test_workers_that_share_a_gpu_or_a_process_count_it_once() -> None:
     assert usage.measure_resources(of_two) == {"core_seconds": 2.0, "gpu_seconds": 4.0, "energy_joules": 44.0}
 
 
+@pytest.mark.promise("the requests to storages, by kind", "flows/OPERATIONS.md#what-a-run-took")
+def test_requests_and_bytes_of_storages_are_summed_over_processes() -> None:
+    def reading(pid: int) -> dict[str, Any]:
+        counts = [sample(100.0 + t, storage_gets=10 * t, storage_lists=1, storage_bytes_read=10**9 * t) for t in (1, 3)]
+        return worker(counts, pid=pid)
+
+    found = {"a": reading(1), "b": reading(1), "c": reading(2)}
+    price = StoragePrice(gb=0.02, thousand_requests=0.5)
+    assert usage.measure_resources(found, storage_price=price) == {
+        "core_seconds": 0.0, "storage_gets": 40, "storage_bytes_read": 4 * 10**9, "storage_cost": 0.1,
+    }  # fmt: skip
+    titles = [ElementTree.fromstring(p)[0].text for p in series.plots(found, 100.0, (0.0, 3.0))]
+    assert "read from storages, bytes per second" in titles
+    assert "written to storages, bytes per second" not in titles
+    assert resources_text({"storage_gets": 40, "storage_bytes_read": 4 * 10**9, "storage_cost": 0.1}, 8.0) == (
+        "4.0 GB from storages (500.0 MB/s), requests: 40 get, storage cost 0.1"
+    )
+
+
 def test_the_energy_of_a_lost_worker_and_of_that_in_its_place_is_of_one_gpu() -> None:
     both = {"a": gpu("GPU-0", [10, 20, 30], pid=1), "b": gpu("GPU-0", [70, 90], begin=105.0, pid=2)}
     assert usage.measure_resources(both) == {"core_seconds": 3.0, "gpu_seconds": 6.0, "energy_joules": 80.0}
@@ -134,6 +154,8 @@ def test_a_sum_is_of_all_stages_that_take_something_and_of_none_where_one_does_n
 
     cpu, gpu = {"core_seconds": 2.0}, {"core_seconds": 1.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
     assert total(cpu, gpu) == {"core_seconds": 3.0, "gpu_seconds": 1.0, "energy_joules": 300.0}
+    read = {**cpu, "storage_gets": 3, "storage_bytes_read": 7}
+    assert total(cpu, read, read) == {"core_seconds": 6.0, "storage_gets": 6, "storage_bytes_read": 14}
     assert total(gpu, {"core_seconds": 1.0, "gpu_seconds": 1.0}) == {"core_seconds": 2.0, "gpu_seconds": 2.0}
     assert total(gpu, {}) == {}
     text = "4,321.0 core seconds, 12.0 GPU seconds, 7,200.0 J (2.00 Wh), cost 0.0125"

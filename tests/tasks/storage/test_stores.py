@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from tasks.core import storage_traffic
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
 from tasks.storage import local_store
 from tasks.storage.ranges import InFlight, join_ranges
@@ -231,6 +232,41 @@ def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(JobError, match=r"no hard links \(Operation not supported\)"):
         open_store(str(tmp_path)).put_if_absent(str(tmp_path / "a"), b"1")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.system
+def test_requests_and_bytes_are_counted_as_the_server_sees_them(object_store: Any, tmp_path: Path) -> None:
+    remote = s3_place(object_store)
+    source = tmp_path / "source"
+    source.write_bytes(bytes(9 * 2**20))
+    for number in range(1_001):
+        remote.fill(f"many/{number}")
+    before = storage_traffic.totals()
+    with object_store.proxy.counting() as traffic:
+        store = remote.store
+        first = store.put_if_absent(remote.path("a"), b"12345")
+        second = store.put_if_unchanged(remote.path("a"), b"123456", first.version)
+        with suppress(ConflictError):
+            store.put_if_absent(remote.path("a"), b"1234567")
+        store.read_ranges(second, [(0, 2), (4, 99)])
+        store.upload(source, remote.path("b"))
+        store.upload(tmp_path / "source", remote.path("c"))
+        store.copy(remote.path("b"), remote.path("d"))
+        list(store.list_pages(remote.path("many")))
+        list(store.list_pages(remote.path("none")))
+        store.list_folder(remote.root)
+        with suppress(MissingFileError):
+            store.stat(remote.path("none"))
+        store.open(remote.path("a")).read(3)
+        store.delete([remote.path("c"), remote.path("d")])
+    counted = storage_traffic.since(before)
+    kinds = traffic.by_kind
+    sent = {"get": kinds["get"], "list": kinds["list"], "head": kinds["head"], "delete": kinds["delete"]}
+    sent["put"] = kinds["put if"] + kinds["part"] + kinds["multipart"] + kinds["copy"]
+    assert sent == {"get": 4, "list": 4, "head": 5, "delete": 1, "put": 12}
+    assert {name: counted[f"storage_{name}s"] for name in sent} == sent
+    assert counted["storage_bytes_read"] == traffic.fetched
+    assert counted["storage_bytes_written"] == 2 * 9 * 2**20 + 5 + 6 + 7
 
 
 # Failures of a server
