@@ -14,6 +14,7 @@ from flows.preview.readings import list_readings
 from flows.preview.refusals import check_order, check_source, collect_target_errors
 from flows.preview.source_plans import describe_lookalike_data, list_reading_notes, plan_source, provide_data
 from flows.preview.split_files import estimate_files
+from flows.preview.storage_traffic import estimate_traffic
 from infra.clusters.expected import ExpectedWorkers, estimate_workers
 from infra.clusters.model import Cluster
 from tasks.core.plan import Plan
@@ -54,6 +55,7 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     if wanted and (error := explain_too_little_memory(request, plans, workers)):
         refused.append(error)
     changes = match_to_base(request, first.schema)
+    readings = list_readings(request, bound, plans, scale)
     return Preview(
         target=request.staging.address,
         workers=workers,
@@ -61,7 +63,8 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
         source=first.schema,
         job_source=request.source,
         sample=sample,
-        readings=list_readings(request, bound, plans, scale),
+        readings=readings,
+        traffic=estimate_traffic(request, bound.final, plans, readings, len(workers.workers)),
         needs=wanted,
         files=files if wanted else {},
         guess=_guess_time(request, plans, scale, workers),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flows.job.run_history import Guess
 from flows.preview.readings import Reading
 from flows.preview.split_files import SplitFiles
+from flows.preview.storage_traffic import StorageTraffic
 from infra.clusters.expected import ExpectedWorkers
 from tasks.core.plan import Plan
 from tasks.core.schema import Schema
@@ -32,6 +33,7 @@ class Preview:
     needs: ResourceEstimate | None
     files: dict[str, SplitFiles]
     guess: Guess | None
+    traffic: StorageTraffic | None = None
     refused: list[RowmillError] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)

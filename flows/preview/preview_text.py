@@ -61,6 +61,7 @@ def sections(preview: Preview, rows: int = 5) -> list[TextSection]:
         *_list_failed_casts(sample),
         TextSection("Plan", preview.workers.text + _describe_cache(preview), _tabulate_steps(preview)),
         TextSection("Needs", _explain_exchange(preview), _tabulate_needs(preview)),
+        *_list_traffic(preview),
         TextSection("Time", _describe_time(preview)),
     ]
 
@@ -256,6 +257,23 @@ def _tabulate_needs(preview: Preview) -> list[dict[str, str]]:
     rows.append({"what": "output", "about": amount(needs.output), "there is": ""})
     rows += [{"what": f"{d.what} in {d.path}", "about": amount(d.needed), "there is": d.room} for d in needs.disks]
     return rows
+
+
+def _list_traffic(preview: Preview) -> list[TextSection]:
+    """Say what a run fetches from storages, at most: what an earlier pass has decoded may still be in memory."""
+    traffic = preview.traffic
+    if traffic is None:
+        return []
+    total = traffic.total
+    text = f"at most {total.requests:,} requests and {amount(total.nbytes)} of {', '.join(traffic.storages)}"
+    if traffic.bandwidth and traffic.seconds is not None:
+        text += f": {traffic.seconds:,.1f} s at {amount(traffic.bandwidth)}/s, as measured now"
+    if traffic.cost is not None:
+        text += f"; cost {traffic.cost:,.4g}"
+    rows = [
+        {"for": what, "requests": f"{of.requests:,}", "bytes": amount(of.nbytes)} for what, of in traffic.reads.items()
+    ]
+    return [TextSection("From storages", text, rows)]
 
 
 def _describe_time(preview: Preview) -> str:

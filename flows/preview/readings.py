@@ -22,6 +22,7 @@ class Reading:
     what: str
     columns: list[str]
     nbytes: int
+    plan: str  # the name of the plan of which it reads the files
 
 
 def list_readings(request: Request, bound: Bound, plans: Mapping[str, Plan], scale: float) -> list[Reading]:
@@ -34,15 +35,15 @@ def list_readings(request: Request, bound: Bound, plans: Mapping[str, Plan], sca
         filtered_by = parse(source.filter).columns if source.filter else ()
         names = [n for n in first.schema if n in {*look.columns, *filtered_by}]
         nbytes = int(first.nbytes * _share(first, names) * scale)
-        readings.append(Reading(f"ingest: {look.what}", names, nbytes))
+        readings.append(Reading(f"ingest: {look.what}", names, nbytes, request.plan_names[0]))
     if source.keys:
-        readings.append(Reading("ingest: rows grouped by keys", list(first.schema), int(first.nbytes * scale)))
+        nbytes = int(first.nbytes * scale)
+        readings.append(Reading("ingest: rows grouped by keys", list(first.schema), nbytes, request.plan_names[0]))
     if not request.fitted:
         for number, columns in enumerate(list_phases(bound), 1):
             names = [n for n in first.schema if n in {*columns, *always}]
-            readings.append(
-                Reading(f"statistics, phase {number}", names, int(first.nbytes * _share(first, names) * scale))
-            )
+            nbytes = int(first.nbytes * _share(first, names) * scale)
+            readings.append(Reading(f"statistics, phase {number}", names, nbytes, request.plan_names[0]))
     if request.flow == "fit":
         return readings
     filters = [place for f in bound.filters for place in f.inputs.values()]
@@ -50,7 +51,8 @@ def list_readings(request: Request, bound: Bound, plans: Mapping[str, Plan], sca
     for split in request.splits:
         plan = plans[source.plan_name(split)]
         names = [n for n in plan.schema if n in {*columns, *always}]
-        readings.append(Reading(f"transform {split}".strip(), names, int(plan.nbytes * _share(plan, names) * scale)))
+        nbytes = int(plan.nbytes * _share(plan, names) * scale)
+        readings.append(Reading(f"transform {split}".strip(), names, nbytes, source.plan_name(split)))
     return readings
 
 

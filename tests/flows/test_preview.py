@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flows.preview.job_preview import preview
 from flows.preview.preview_content import Preview
 from flows.preview.preview_text import markdown, sections
 from tasks.errors import JobError
+from tasks.sources.formats.parquet_chunks import footers
 from tests.commands import rowmill
 from tests.flows.runs import have_previews_here, key_of, run_flow
 from tests.running import section_of
@@ -225,6 +227,48 @@ def test_a_dry_run_is_completed_with_one_artifact_and_wrote_nothing(folder: Path
     assert [(a.key, a.type) for a in found] == [(f"{key_of(folder / 'out')}-preview", "markdown")]
     assert "### Columns out" in found[0].data
     assert f"{ROWS:,} rows to {folder / 'out'}" in found[0].description
+
+
+@pytest.mark.system
+@pytest.mark.promise("requests, bytes, seconds at the speed that is measured now, and the cost")
+def test_what_a_run_fetches_from_storages_is_estimated(
+    folder: Path, object_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = np.random.default_rng(0)
+    for part in range(3):
+        table = pa.table({f"c{i}": draws.integers(0, 2**62, 40_000) for i in range(6)})
+        pq.write_table(table, folder / "a.parquet", row_group_size=10_000)
+        object_store.put(f"preview/{part}.parquet", (folder / "a.parquet").read_bytes())
+    pq.write_table(pa.table({"c1": [1, 2], "town": ["a", "b"]}), folder / "a.parquet")
+    object_store.put("side/towns.parquet", (folder / "a.parquet").read_bytes())
+    monkeypatch.setenv("ROWMILL_STORAGE_SHOP", json.dumps(object_store.options))
+    join = {"op": "JoinExternal", "table": "s3://shop/side/towns.parquet", "on": "c1", "storage_options": "shop"}
+    remote = {
+        "source": {"path": "s3://shop/preview", "storage_options": "shop"},
+        "features": [{"columns": ["c1"], "ops": [join]}, {"columns": ["c4"], "ops": [{"op": "Normalize"}]}],
+        "output": {"path": "out"},
+        "run": {"storage_price": {"gb": 1000, "thousand_requests": 1}},
+    }
+    traffic = preview(make_job(remote)).traffic
+    assert traffic
+    assert traffic.storages == ["s3://shop"]
+    assert list(traffic.reads) == ["listing", "footers", "side tables", "statistics, phase 1", "transform"]
+    footers.forget()
+    request = make_job(remote).request("pandas")
+    with object_store.proxy.counting() as seen:
+        run_stages(request)
+    total = traffic.total
+    assert seen.fetched <= total.nbytes
+    assert traffic.reads["transform"].requests == 24  # two chunks apart in each row group
+    # statistics read c4 alone, and transform takes from memory what they have decoded
+    needed = 2 * 3 * 40_000 * 8
+    assert needed <= seen.fetched <= total.nbytes <= 2.2 * needed
+    assert total.requests >= seen.count("get")
+    assert traffic.cost == pytest.approx(total.nbytes / 10**6 + total.requests / 1000)
+    assert traffic.seconds == pytest.approx(total.nbytes / (traffic.bandwidth or 0))
+    text = markdown(preview(make_job(remote)))
+    assert f"at most {total.requests} requests and " in text
+    assert "/s, as measured now; cost " in text
 
 
 def test_after_a_run_the_time_is_known_and_apply_is_shown_with_what_was_learned(
