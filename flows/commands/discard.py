@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.commands.arguments import StorageOptions
 from flows.commands.console import terminal
+from flows.commands.outputs_on_stores import open_output
 from flows.commands.publish import Scratch, Who, discard_batch
 from flows.run.announcements import send_waiting
 from tasks.errors import JobError
@@ -22,7 +24,7 @@ SHOWN = 5  # versions that a sentence names
 
 def discard(
     out: Annotated[
-        Path, typer.Argument(metavar="OUT[/v0006]", help="a version, or an output whose run asks", show_default=False)
+        str, typer.Argument(metavar="OUT[/v0006]", help="a version, or an output whose run asks", show_default=False)
     ],
     why: Annotated[str, typer.Option(help="of a version: the reason, for those who look at it later")] = "",
     and_later: Annotated[
@@ -31,6 +33,7 @@ def discard(
     undo: Annotated[bool, typer.Option("--undo", help="of a version: bring it back")] = False,
     scratch: Scratch = None,
     who: Who = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Take a published version back, or throw away the night that waits for an answer of the gate.
 
@@ -48,21 +51,22 @@ def discard(
       rowmill discard out/nightly/v0006 --why 'half of the day was missing'
       rowmill discard out/nightly
     """
+    from tasks.storage.output_mirror import with_urls
+
+    if not undo:
+        with open_output(out, storage_options) as folder:
+            if _asks(folder, scratch):
+                if and_later:
+                    do = "leave it out: a night is discarded alone"
+                    raise JobError("--and-later applies to a version", where=out, do=do)
+                discard_batch(folder, scratch, who, why)
+                return
     console = terminal(soft_wrap=True)
-    if undo:
-        for line in restore_version(out, who):
-            console.print(line, markup=False)
-        send_waiting([out])
-        return
-    if _asks(out, scratch):
-        if and_later:
-            do = "leave it out: a night is discarded alone"
-            raise JobError("--and-later applies to a version", where=str(out), do=do)
-        discard_batch(out, scratch, who, why)
-        return
-    for line in discard_version(out, why, who or "", and_later):
-        console.print(line, markup=False)
-    send_waiting([out.resolve().parent if and_later else out])
+    with open_output(out, storage_options, changes=True) as folder:
+        lines = restore_version(folder, who) if undo else discard_version(folder, why, who or "", and_later)
+        for line in lines:
+            console.print(with_urls(line), markup=False)
+        send_waiting([folder.resolve().parent if and_later and not undo else folder])
 
 
 def _asks(out: Path, scratch: Path | None) -> bool:

@@ -106,35 +106,35 @@ def _date_change(date: str | None) -> list[str]:
 
 
 def application_of(
-    fitted: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
+    fitted: str, source: Sequence[str], output: str | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
     """Make the parameters of `apply` from what was typed; modules in the current folder become importable."""
     from flows.job.job import Application, set_key
 
     make_importable(Path.cwd())
-    data: JsonObject = {"fitted": str(fitted)}
+    data: JsonObject = {"fitted": fitted}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
     if output:
-        data["output"] = {"path": str(output)}
+        data["output"] = {"path": output}
     for change in [*changes, *_date_change(date)]:
         set_key(data, change, Application)
     return data
 
 
 def refit_of(
-    base: Path, source: Sequence[str], output: Path | None, changes: Sequence[str], date: str | None = None
+    base: str, source: Sequence[str], output: str | None, changes: Sequence[str], date: str | None = None
 ) -> JsonObject:
     """Make the parameters of `refit` from what was typed; modules in the current folder become importable."""
     from flows.job.job import set_key
     from flows.job.refit_job import Refit
 
     make_importable(Path.cwd())
-    data: JsonObject = {"base": str(base)}
+    data: JsonObject = {"base": base}
     if source:
         data["source"] = {"path": source[0] if len(source) == 1 else list(source)}
     if output:
-        data["output"] = {"path": str(output)}
+        data["output"] = {"path": output}
     for change in [*changes, *_date_change(date)]:
         set_key(data, change, Refit)
     return data

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.commands.arguments import StorageOptions
 from flows.commands.console import terminal
+from flows.commands.outputs_on_stores import open_output
 from flows.run.announcements import send_waiting
 from tasks.core.strict_json import JsonObject
 from tasks.core.wings import need_wing
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
     from tasks.gate.question import Answer, Question
     from tasks.storage.staging import Staging
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="output path of the run that asks, or its staging folder")]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="output path of the run that asks, or its staging folder")]
 Scratch = Annotated[
     Path | None, typer.Option("--scratch", help="run.scratch of the job, if no note next to the output has it")
 ]
 Who = Annotated[str | None, typer.Option("--who", help="who answers; user and host if left out")]
 
 
-def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
+def publish(out: Out, scratch: Scratch = None, who: Who = None, storage_options: StorageOptions = None) -> None:
     """Publish a night that waits for an answer of the gate: its run resumes from finished work.
 
     If a run of a deployment waits in Prefect, it resumes where it is served. Any other night is finished here, by a new
@@ -43,21 +45,22 @@ def publish(out: Out, scratch: Scratch = None, who: Who = None) -> None:
     from tasks.gate.question import answer_question
 
     need_wing("flows/gate", "rowmill publish")
-    sent = send_waiting([out])
-    for line in sent:
-        terminal().print(line, soft_wrap=True, markup=False)
-    try:
-        staging, question = question_of(out, scratch)
-    except JobError:
-        if sent:
+    with open_output(out, storage_options) as folder:
+        sent = send_waiting([folder])
+        for line in sent:
+            terminal().print(line, soft_wrap=True, markup=False)
+        try:
+            staging, question = question_of(folder, scratch)
+        except JobError:
+            if sent:
+                return
+            raise
+        name = who or _somebody()
+        if _answer_waiting_run(question, "publish", name):
             return
-        raise
-    name = who or _somebody()
-    if _answer_waiting_run(question, "publish", name):
-        return
-    if staging.in_use():
-        raise _busy(question)
-    finish(staging, answer_question(staging.folder, "publish", name))
+        if staging.in_use():
+            raise _busy(question)
+        finish(staging, answer_question(staging.folder, "publish", name))
 
 
 def discard_batch(out: Path, scratch: Path | None = None, who: str | None = None, why: str = "") -> None:

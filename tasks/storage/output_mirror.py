@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from tasks.core.plan import File
 from tasks.core.strict_json import JsonObject
-from tasks.errors import GiveUpError, JobError, RowmillError, TransientError
+from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
 from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cloud_options import kind_of
@@ -491,15 +491,37 @@ def list_mirrors(pattern: str, options: str | Mapping[str, Any] | None) -> list[
 def _match_folders(pattern: str, options: str | Mapping[str, Any] | None) -> list[str]:
     """The URLs that a pattern matches; one without signs of a pattern matches itself."""
     bucket = "/".join(pattern.split("/", 3)[:3])
-    found = [bucket]
+    matched = [bucket]
     for part in pattern[len(bucket) + 1 :].split("/"):
         if glob.has_magic(part):
             store = open_store(bucket, storage(options))
-            below = [folder for root in found for folder in store.list_folder(root)[1]]
-            found = [folder for folder in below if fnmatch.fnmatchcase(_base(folder), part)]
+            below = [folder for root in matched for folder in store.list_folder(root)[1]]
+            matched = [folder for folder in below if fnmatch.fnmatchcase(_base(folder), part)]
         else:
-            found = [f"{root}/{part}" for root in found]
-    return sorted(found)
+            matched = [f"{root}/{part}" for root in matched]
+    return sorted(matched)
+
+
+def find_output(url: str, options: str | Mapping[str, Any] | None) -> tuple[Path, Path]:
+    """The mirror, brought up to date, of an output by its URL, and the folder in it that the URL names.
+
+    A version may be named as in a folder (`OUT/v0006`), or by its prefix. A DataError where no output is.
+    """
+    root, name = url.rstrip("/"), ""
+    above, _, last = root.rpartition("/")
+    if version := re.fullmatch(r"(v\d+)(-[0-9a-f]{8})?", last):
+        root, name = above, version[1]
+    mirror = find_mirror(root, options)
+    assert mirror is not None
+    mirror.pull()
+    if not (mirror.folder / name).is_dir():
+        raise DataError(
+            "this is not an output of rowmill",
+            where=url,
+            why="nothing is published there" if not name else f"the output has no version {name}",
+            do="give the output.path of a run that has ended, or a version of it",
+        )
+    return mirror.folder, mirror.folder / name
 
 
 def refresh_mirror(folder: Path) -> None:

@@ -220,7 +220,7 @@ def run(
 @report_failures
 def fit(
     job: Annotated[str, typer.Argument(metavar="JOB.yaml|RECIPE", help="a job file, or the name of a shipped recipe")],
-    path: Annotated[Path, typer.Option(help="folder of the fitted workflow", show_default=False)],
+    path: Annotated[str, typer.Option(help="folder or URL of the fitted workflow", show_default=False)],
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change the job: --set output.on_existing=replace"),
@@ -243,7 +243,7 @@ def fit(
     from flows.commands.launch import begin, job_of, launch
 
     console = terminal()
-    place = f"output.path={json.dumps(str(path))}"
+    place = f"output.path={json.dumps(path)}"
     with begin(console, job, "flows.fit", job, set_ or []):
         launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, is_debugging())
 
@@ -251,11 +251,11 @@ def fit(
 @app.command(rich_help_panel=JOBS)
 @report_failures
 def apply(
-    fitted: Annotated[Path, typer.Argument(help="a fitted workflow, or the output of a run", show_default=False)],
+    fitted: OutputOrWorkflow,
     source: Annotated[
         list[str] | None, typer.Option(help="new rows: path, folder, glob or URL; may be given many times")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="folder to write")] = None,
+    output: Annotated[str | None, typer.Option(help="folder or URL to write")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="source, output, cluster, run: --set output.shuffle=none"),
@@ -280,7 +280,7 @@ def apply(
     from flows.commands.launch import application_of, begin, launch
 
     console = terminal()
-    with begin(console, str(fitted), "flows.apply", None, set_ or []):
+    with begin(console, fitted, "flows.apply", None, set_ or []):
         data = application_of(fitted, source or [], output, set_ or [], date)
         launch(data, "flows.apply", _apply, console, is_debugging())
 
@@ -289,12 +289,14 @@ def apply(
 @report_failures
 def refit(
     base: Annotated[
-        Path, typer.Argument(help="the output whose newest good version is learned on top of", show_default=False)
+        str, typer.Argument(help="the output whose newest good version is learned on top of", show_default=False)
     ],
     source: Annotated[
         list[str] | None, typer.Option(help="the new rows: path, folder, glob or URL; may be given many times")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="folder to write; a new version of the base if left out")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="folder or URL to write; a new version of the base if left out")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="also files that the base has learned already")] = False,
     refit_all: Annotated[
         bool,
@@ -325,7 +327,7 @@ def refit(
 
     console = terminal()
     changes = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
-    with begin(console, str(base), "flows.refit", None, set_ or []):
+    with begin(console, base, "flows.refit", None, set_ or []):
         data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
         launch(data, "flows.refit", _refit, console, is_debugging())
 
