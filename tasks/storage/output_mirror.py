@@ -21,7 +21,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -36,7 +36,7 @@ from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cloud_options import kind_of
 from tasks.storage.credentials import StorageOptions, storage
-from tasks.storage.output_pointer import LOCK, PREFIX, Entry, Pointer, Replaced, name_urls, read_pointer
+from tasks.storage.output_pointer import LOCK, PREFIX, Entry, Pointer, Replaced, is_lock, name_urls, read_pointer
 from tasks.storage.own_files import (
     DISCARDED,
     LATEST,
@@ -62,6 +62,16 @@ log = logging.getLogger("rowmill")
 _mirrors: dict[Path, OutputMirror] = {}  # of this process
 
 
+class StoreLeftover(NamedTuple):
+    """Files below a prefix that are not published: their bytes, and seconds since the last was written; `until` is the
+    second until which those of a replaced output stay for their readers, None of an interrupted run."""
+
+    prefix: str
+    nbytes: int
+    seconds: float
+    until: int | None
+
+
 class Seen(NamedTuple):
     """A file of a version: its size and ETag in the store; `changed`, the time of the local copy, 0 without one."""
 
@@ -85,6 +95,11 @@ class OutputMirror:
         self._pointer = Pointer(0)
         self._written: File | None = None  # the pointer as it was read or written last
         self._heart: _Heart | None = None
+
+    @property
+    def options_name(self) -> str:
+        """The name of the options of the storage; "" without one."""
+        return self._given if isinstance(self._given, str) else ""
 
     @cached_property
     def options(self) -> StorageOptions:
@@ -135,14 +150,15 @@ class OutputMirror:
         """The names below the output that rowmill did not write, of its first level."""
         files, folders = self.store.list_folder(self.url)
         names = [_base(file.path) for file in files] + [_base(folder) for folder in folders]
-        return sorted(name for name in names if name not in (MANIFEST, LOCK) and not PREFIX.fullmatch(name))
+        return sorted(name for name in names if name != MANIFEST and not PREFIX.fullmatch(name) and not is_lock(name))
 
     def _write_address(self) -> None:
         """Note what this is the mirror of; options are noted by their name alone."""
-        name = self._given if isinstance(self._given, str) else None
         prefixes = {entry.name: entry.prefix for entry in self._pointer.versions}
         self.around.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(self.around / ADDRESS, {"url": self.url, "storage_options": name, "prefixes": prefixes})
+        write_json(
+            self.around / ADDRESS, {"url": self.url, "storage_options": self.options_name or None, "prefixes": prefixes}
+        )
 
     def _refresh(self, entry: Entry) -> None:
         """Fetch the notes of a version that are new or have changed, and note what else lies there."""
@@ -301,7 +317,7 @@ class OutputMirror:
         """
         self.store  # noqa: B018  (refuses one that cannot be written)
         self.owner = str(owner["id"])
-        self._heart = _Heart(self.store, f"{self.url}/{LOCK}", owner)
+        self._heart = _Heart(self.store, f"{self.url}/{LOCK}", owner, self.now)
         self._heart.acquire(wait)
         try:
             read = read_pointer(self.store, self.url)
@@ -318,20 +334,50 @@ class OutputMirror:
 
     def is_in_use(self) -> bool:
         """Whether a run on any host works on this output."""
-        return _Heart(self.store, f"{self.url}/{LOCK}", {}).find_holder() is not None
+        return _Heart(self.store, f"{self.url}/{LOCK}", {}, self.now).find_holder() is not None
 
-    def list_leftovers(self) -> list[str]:
-        """The prefixes of interrupted runs: the pointer names none of them. For the owner of the lock."""
-        _, folders = self.store.list_folder(self.url)
-        names = [_base(folder) for folder in folders]
-        return sorted(name for name in names if PREFIX.fullmatch(name) and name not in self._pointer.prefixes)
+    def list_leftovers(self) -> list[StoreLeftover]:
+        """The prefixes that interrupted runs have left, and those of outputs that were replaced."""
+        read = read_pointer(self.store, self.url)
+        pointer = read[0] if read else Pointer(0)
+        until = {one.prefix: one.until for one in pointer.replaced}
+        published = {entry.prefix for entry in pointer.versions}
+        now = self.now()
+        leftovers = []
+        for folder in self.store.list_folder(self.url)[1]:
+            name = _base(folder)
+            if not PREFIX.fullmatch(name) or name in published:
+                continue
+            files = [file for page in self.store.list_pages(folder) for file in page]
+            age = now - max((file.mtime / 1e9 for file in files), default=now)
+            leftovers.append(StoreLeftover(name, sum(file.size for file in files), max(age, 0.0), until.get(name)))
+        return leftovers
+
+    def remove_leftovers(self, prefixes: Collection[str]) -> None:
+        """Delete the files below some prefixes, unless they were published meanwhile. For the owner of the lock."""
+        published = {entry.prefix for entry in self._pointer.versions}
+        for prefix in prefixes:
+            if prefix not in published:
+                self.remove_prefix(prefix)
+        gone = tuple(one for one in self._pointer.replaced if one.prefix not in prefixes)
+        if gone != self._pointer.replaced:
+            self._write_pointer(replace(self._pointer, replaced=gone))
+
+    def now(self) -> float:
+        """The time by the store's clock."""
+        probe = f"{self.url}/{LOCK}.{uuid.uuid4().hex[:8]}"
+        self.store.put_if_absent(probe, b"{}")
+        now = self.store.stat(probe).mtime / 1e9
+        self.store.delete([probe])
+        return now
 
 
 class _Heart:
     """The lock object: who holds it, and the thread that gives signs of life."""
 
-    def __init__(self, store: Store, path: str, owner: JsonObject) -> None:
+    def __init__(self, store: Store, path: str, owner: JsonObject, read_clock: Callable[[], float]) -> None:
         self._store = store
+        self._read_clock = read_clock
         self._path = path
         self._owner = owner
         self._stop = threading.Event()
@@ -386,15 +432,7 @@ class _Heart:
             owner = {}
         if isinstance(owner, dict) and has_ended(owner):
             return None
-        return owner if self._now() - there.mtime / 1e9 <= STALE_SECONDS else None
-
-    def _now(self) -> float:
-        """The time by the store's clock, which dates the signs of life."""
-        probe = f"{self._path.removesuffix('.json')}-{uuid.uuid4().hex[:8]}.json"
-        self._store.put_if_absent(probe, b"{}")
-        now = self._store.stat(probe).mtime / 1e9
-        self._store.delete([probe])
-        return now
+        return owner if self._read_clock() - there.mtime / 1e9 <= STALE_SECONDS else None
 
     def _content(self, beat: int) -> bytes:
         return json.dumps({**self._owner, "beat": beat}, indent=1).encode()

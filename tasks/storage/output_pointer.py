@@ -24,6 +24,11 @@ LOCK = "_lock.json"
 PREFIX = re.compile(r"(?P<name>v\d+|data)-[0-9a-f]{8}")  # of a version, or of an output without versions
 
 
+def is_lock(name: str) -> bool:
+    """Whether a name is that of the lock, or of a probe of the store's clock beside it."""
+    return name.partition(".json")[0] == LOCK.removesuffix(".json")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A version: its name, "" of an output without versions, and the prefix of its files."""

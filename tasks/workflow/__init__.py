@@ -429,15 +429,16 @@ class Workflow(KnownFromNVTabular):
 
     # on disk
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> None:
         """Write the fitted workflow to a folder of JSON files, tables and a README, which a person can read.
 
+        Of a URL of an object store, `storage_options` are as those of `load`; one conditional put publishes the folder.
         `Workflow.load` reads it on either engine, also after the folder was moved. A JobError before a fit, and for a
         function without an import path.
         """
         if self.schema is None:
             raise JobError("the workflow is not fitted", do="call fit or fit_transform first")
-        save_workflow(self.final, self.schema, self._require_state(), self.reading, path)
+        save_workflow(self.final, self.schema, self._require_state(), self.reading, path, storage_options)
 
     @staticmethod
     def load(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> Workflow:

@@ -1,7 +1,8 @@
-"""Saves a fitted workflow to a folder of this host, and loads it from there or from a URL."""
+"""Saves a fitted workflow to a folder or a URL, and loads it from there."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,34 @@ from tasks.core.schema import Schema
 from tasks.graph.node import Node
 from tasks.graph.saved_workflow import FittedOrigin, SavedWorkflow, load_fitted, save_fitted
 from tasks.graph.state import State
+from tasks.storage.allowed_roots import is_local
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import current
 from tasks.storage.published_copy import open_published
+from tasks.storage.staging import Staging
 
 
-def save_workflow(final: Node, schema: Schema, state: State, reading: dict[str, Any], path: str | Path) -> None:
-    """Write a fitted workflow to a folder, with how the source was read that it was fitted on."""
-    folder = Path(local_folder(path, "the folder to save to", "Workflow.save"))
-    save_fitted(final, schema, state, folder, FittedOrigin(reading))
+def save_workflow(
+    final: Node,
+    schema: Schema,
+    state: State,
+    reading: dict[str, Any],
+    path: str | Path,
+    storage_options: str | Mapping[str, Any] | None = None,
+) -> None:
+    """Write a fitted workflow to a folder or URL, with how the source was read that it was fitted on."""
+    place = os.fspath(path)
+    if is_local(place):
+        folder = Path(local_folder(place, "the folder to save to", "Workflow.save"))
+        save_fitted(final, schema, state, folder, FittedOrigin(reading))
+        return
+    staging = Staging(place, storage_options=storage_options)
+    with staging.hold_lock():
+        staging.check("replace")
+        staging.reset()
+        save_fitted(final, schema, state, staging.new, FittedOrigin(reading))
+        staging.publish("replace")
 
 
 def load_workflow(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> SavedWorkflow:

@@ -9,9 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rowmill.cli import app
+from typer.testing import CliRunner
 
 from tasks import ops
 from tasks.dataset import Dataset
@@ -197,3 +200,46 @@ def test_a_reader_finds_one_version_or_the_next(source: Path, object_store: Obje
             write(object_store, source, out, on_existing="replace", seed=seed)
         stop.set()
         assert reading.result() > 0
+
+
+def test_what_interrupted_runs_have_left_is_removed(
+    source: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = "s3://shop/outputs/cleaned"
+    write(object_store, source, out)
+    write(object_store, source, out, on_existing="replace")
+    object_store.put("outputs/cleaned/data-00000000/part-00000.parquet", b"12345")
+    monkeypatch.setenv("ROWMILL_STORAGE_CLEANED", json.dumps(object_store.options))
+
+    def clean(*options: str) -> str:
+        result = CliRunner().invoke(app, ["clean", out, "--storage-options", "cleaned", *options])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    text = clean()
+    assert f"kept {out}/data-00000000, 5 B, 0 s old: younger than 7d" in text
+    assert "readers may use it for another" in text
+    before = object_store.list_keys("outputs/cleaned/")
+    assert f"would go {out}/data-00000000" in clean("--older-than", "0", "--dry-run")
+    assert object_store.list_keys("outputs/cleaned/") == before
+    assert f"removed {out}/data-00000000" in clean("--older-than", "0")
+    current = Manifest.load(out, object_store.options).path.removeprefix("s3://shop/")
+    assert {key.rpartition("/")[0] for key in object_store.list_keys("outputs/cleaned/")} == {
+        "outputs/cleaned",
+        current,
+        f"{current}/_workflow",
+    }
+    assert json.loads(object_store.get("outputs/cleaned/_manifest.json"))["replaced"] == []
+
+
+def test_a_fitted_workflow_is_saved_to_a_store(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/fitted"
+    workflow = Workflow(["word"] >> ops.Categorify())
+    workflow.fit(Dataset(str(source)))
+    for _ in range(2):
+        workflow.save(out, storage_options=object_store.options)
+    loaded = Workflow.load(out, storage_options=object_store.options)
+    rows = Dataset(pd.DataFrame({"word": ["7", "no such word"]}))
+    pd.testing.assert_frame_equal(
+        loaded.transform(rows).to_ddf().compute(), workflow.transform(rows).to_ddf().compute()
+    )
