@@ -191,7 +191,9 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
 
 def _check_local(job: Any) -> None:
     """Raise a JobError for a URL where a folder of this host is meant."""
-    if not is_local(job.output.path):
+    if is_local(job.output.path):
+        local_folder(job.output.path, "the output", "output.path")
+    else:
         check_can_publish(job.output.path)
     if job.run.scratch:
         local_folder(job.run.scratch, "the scratch folder", "run.scratch")

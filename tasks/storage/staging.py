@@ -73,7 +73,11 @@ class Staging:
         if scratch is not None:
             local_folder(scratch, "the scratch folder", "run.scratch")
         self.mirror = find_mirror(target, storage_options)
-        self.target = self.mirror.folder if self.mirror else Path(os.path.realpath(local_path(str(target))))
+        if self.mirror:
+            self.target = self.mirror.folder
+        else:
+            local_folder(target, "the output", "output.path")
+            self.target = Path(os.path.realpath(local_path(str(target))))
         self.keep_replaced = keep_replaced
         name = self.target.name
         self.resumes = False  # with the lock: whether a run was cut off here, or has ended while this one waited
