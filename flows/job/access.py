@@ -120,7 +120,9 @@ def check_access(job: Any, graph: Node | None = None) -> None:
     Output and scratch count with the folders that a run makes beside them.
     """
     limit_deployment()
-    paths = [*_pair_with_field("source.path", job.source.path), *_pair_with_field("source.valid", job.source.valid)]
+    source = job.source
+    paths = [*_pair_with_field("source.path", source.path)] if not source.iceberg else []  # a catalog locates a table
+    paths += _pair_with_field("source.valid", source.valid)
     paths += _pair_with_field("refit.learn_from", getattr(getattr(job, "refit", None), "learn_from", None))
     paths += _pair_with_field("contract", job.contract if isinstance(job.contract, str) else None)
     paths_of_operators = [*_list_operator_paths(graph)] if graph else []

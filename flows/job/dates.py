@@ -15,6 +15,8 @@ DateOf = Callable[[Run], RunDate]
 # as `source.path[1]` for an item of a list.
 PLACES = (
     ("source", "path"),
+    ("source", "delta"),
+    ("source", "as_of"),
     ("source", "valid"),
     ("source", "filter"),
     ("source", "bad_lines"),

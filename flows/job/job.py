@@ -20,7 +20,19 @@ from infra.clusters.model import Cluster
 from tasks import ops
 from tasks.core.contract import Contract, make_contract
 from tasks.core.schema import Tags
-from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, S, Section, Source, collector_file, some_path
+from tasks.core.settings import (
+    NO_BASE,
+    TABLES,
+    Checks,
+    Output,
+    Refitting,
+    Run,
+    S,
+    Section,
+    Source,
+    collector_file,
+    some_path,
+)
 from tasks.core.strict_json import JsonObject, encode_floats
 from tasks.core.wings import check_keys
 from tasks.engines.expression.syntax import parse
@@ -99,6 +111,8 @@ class DatedJob(Section):
     def as_written(self) -> JsonObject:
         """Return the job as plain values, with the patterns that its author wrote."""
         data = self.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        if any(data["source"].get(kind) for kind in TABLES):
+            del data["source"]["path"]  # which is made of the key of the table
         return with_patterns(data, self._written)
 
 
@@ -134,6 +148,7 @@ class CheckedJob(DatedJob):
         source = self.source.model_copy(
             update={
                 "path": absolute(self.source.path),
+                "delta": absolute(self.source.delta),
                 "valid": absolute(self.source.valid),
                 "bad_lines": absolute_target(self.source),
             }

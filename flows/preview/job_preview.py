@@ -19,6 +19,7 @@ from infra.clusters.expected import ExpectedWorkers, estimate_workers
 from infra.clusters.model import Cluster
 from tasks.core.plan import Plan
 from tasks.core.settings import FlowName
+from tasks.core.wings import from_wing
 from tasks.errors import GiveUpError, RowmillError
 from tasks.job.apply_fitted import bind_graph, list_differences, list_missing_labels
 from tasks.job.refitting import match_to_base
@@ -37,6 +38,9 @@ def preview(job: AnyJob, flow: FlowName = "preprocess") -> Preview:
     contract: list[str] = []
     workers = _workers(job.cluster, refused)
     request, base = put_on_base(job, replace(job.request(workers.engine), flow=flow))
+    pin_table = from_wing("tasks/lake", "pinning", "pin_table")
+    if pin_table is not None:
+        request = pin_table(request)
     wanted_source = request.source
     check_files_beside(request)
     with provide_data(job, request) as (request, scale):

@@ -83,7 +83,7 @@ def plan_source(
         for split, path in names.items():
             with naming_valid(split):
                 plan = make_plan(
-                    source.model_copy(update={"path": path, "valid": None}),
+                    source.at(path),
                     parallel_map=pool.map,
                     sizing=make_sizing(request.engine, workers, run.min_partition_size),
                     null_types=list_null_types(request),

@@ -15,6 +15,7 @@ from flows.job.refit_job import AnyJob
 from flows.run.artifacts import write_markdown
 from flows.run.flow_plugin import NoOutputError
 from tasks.core.markdown import escape_markdown
+from tasks.core.settings import Source
 from tasks.core.stage_results import StageResult, TransformResult
 from tasks.errors import JobError, NoInputError
 from tasks.job.request import Request, output_slug
@@ -23,6 +24,7 @@ from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.run.run import Execute
 from tasks.sources.formats import read_options
 from tasks.sources.planning import NoRowsError, NoValidationRowsError
+from tasks.sources.table_files import list_source_files
 from tasks.storage.files import expand, is_remote
 
 SKIPPED = "rowmill.run.skipped"  # the event of a run that had no data
@@ -71,11 +73,24 @@ def check_source(job: AnyJob, request: Request) -> None:
 
     The folder in front of the first pattern must be there: a mistyped path is not an empty day.
     """
+    if request.source.table:
+        _check_table(job, request.source)
+        return
     options = read_options(request.source)["storage_options"]
     if job.run.if_empty == "skip" or job.patterns("source.path"):
         _check_paths(job, "path", options)
     if job.patterns("source.valid"):
         _check_paths(job, "valid", options)
+
+
+def _check_table(job: AnyJob, source: Source) -> None:
+    """NoDataError or JobError where a table has no files; only for jobs for which that is not another error."""
+    if job.run.if_empty != "skip":
+        return
+    try:
+        list_source_files(source)
+    except NoInputError as error:
+        end_empty(job, f"{error.where}: {error.why}")
 
 
 def _check_paths(job: AnyJob, name: str, options: Mapping[str, Any]) -> None:

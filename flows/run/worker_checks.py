@@ -29,7 +29,5 @@ def check_workers(job: AnyJob, request: Request, stage: str) -> None:
         if stage in (name, "ingest"):
             check_resources(runner.client, needed, name)
     if stage == "ingest":
-        entries = [request.source.path, request.source.valid]
-        sources = [path for paths in entries if paths for path in ([paths] if isinstance(paths, str) else paths)]
         with no_space(request.staging.folder):
-            check_shared(runner.client, request.staging.folder, sources, get_current_settings().api.url)
+            check_shared(runner.client, request.staging.folder, request.source.paths, get_current_settings().api.url)

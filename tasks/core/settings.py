@@ -326,10 +326,47 @@ def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 
+def _need_no_path(schema: JsonObject) -> None:
+    """Take `path` out of the keys that a source needs: a table may be in its place."""
+    schema["required"] = [name for name in schema.get("required", ()) if name != "path"]
+
+
+TABLES = ("iceberg", "delta")  # keys of a source that are in place of `path`
+SnapshotId = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def locate_table(kind: str, name: str) -> str:
+    """Make the `path` of a source that is a table: the address of one of Iceberg, the location of one of Delta.
+
+    >>> locate_table("iceberg", "prod.shop.clicks"), locate_table("delta", "s3://lake/clicks")
+    ('iceberg://prod/shop.clicks', 's3://lake/clicks')
+    """
+    return f"iceberg://{name.replace('.', '/', 1)}" if kind == "iceberg" else name
+
+
 class Source(Section):
     """Where the rows come from and how they are cut."""
 
     path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
+    iceberg: str | None = Field(
+        None,
+        pattern=r"^[^./\s]+(\.[^./\s]+){2,}$",
+        description="in place of path: a table of Iceberg as catalog.database.table, of a catalog in the host's "
+        "settings of PyIceberg",
+    )
+    delta: str | None = Field(None, min_length=1, description="in place of path: folder or URL of a table of Delta")
+    snapshot: SnapshotId | None = Field(
+        None, description="for iceberg: id of the snapshot to read; the current one if empty"
+    )
+    version: int | None = Field(None, ge=0, description="for delta: version to read; the newest one if empty")
+    as_of: Annotated[str | None, BeforeValidator(date_text, json_schema_input_type=str)] = Field(
+        None, description="for iceberg and delta: the table as it was at this time, in UTC: '2026-11-01 06:00'"
+    )
+    since: Literal["last"] | SnapshotId | None = Field(
+        None,
+        description="for iceberg: only files that were added after a snapshot, given by its id; last: the one that the "
+        "base has read",
+    )
     valid: str | list[str] | None = Field(
         None, description="validation data, transformed with what was learned from `source.path`"
     )
@@ -413,9 +450,53 @@ class Source(Section):
     storage_options: str | dict[str, Any] | None = Field(None, description="for URLs: name of the stored options")
     sample: Sample | None = Field(None, description="look-alike data to make if nothing is at source.path")
 
-    model_config = ConfigDict(**Section.model_config, populate_by_name=True)
+    model_config = ConfigDict(**Section.model_config, populate_by_name=True, json_schema_extra=_need_no_path)
 
     _path_is_not_empty = field_validator("path", "valid", mode="before")(some_path)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _put_table_in_place_of_path(cls, data: object) -> object:
+        """Give a source that is a table the `path` that names it."""
+        if not isinstance(data, Mapping):
+            return data
+        named = [key for key in TABLES if isinstance(data.get(key), str)]
+        if len(named) > 1:
+            raise ValueError("iceberg and delta both say where the rows are: give one of them")
+        if not named:
+            return data
+        (kind,) = named
+        path = locate_table(kind, data[kind])
+        if data.get("path") not in (None, path):
+            raise ValueError(f"path and {kind} both say where the rows are: give one of them")
+        return {**data, "path": path}
+
+    @model_validator(mode="after")
+    def _check_keys_of_tables(self) -> Source:
+        belongs = {"snapshot": ("iceberg",), "version": ("delta",), "as_of": TABLES, "since": ("iceberg",)}
+        for key, kinds in belongs.items():
+            if getattr(self, key) is not None and self.table not in kinds:
+                raise ValueError(f"{key} belongs to {' and '.join(kinds)}; another source has no such state")
+        states = [key for key in ("snapshot", "version", "as_of") if getattr(self, key) is not None]
+        if len(states) > 1:
+            raise ValueError(f"{' and '.join(states)} both say which state of the table is read: give one of them")
+        if self.table and self.format not in ("auto", "parquet"):
+            raise ValueError(f"format: {self.format} is for files; those of a table are Parquet")
+        for key in ("valid", "sample") if self.table else ():
+            if getattr(self, key) is not None:
+                do = "use split" if key == "valid" else "leave it out"
+                raise ValueError(f"{key} is for files, and {self.table} names a table: {do}")
+        return self
+
+    @property
+    def table(self) -> str:
+        """The kind of table that the rows are in, which is also the key that names it; "" for files."""
+        return next((kind for kind in TABLES if getattr(self, kind) is not None), "")
+
+    def at(self, path: str | list[str]) -> Source:
+        """Return the source of the rows at one path: without validation data, and a table only if `path` is its own."""
+        others = {} if path == self.path else dict.fromkeys((*TABLES, "snapshot", "version", "as_of", "since"))
+        return self.model_copy(update={"path": path, "valid": None, **others})
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -426,8 +507,9 @@ class Source(Section):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of `path` and `valid`."""
-        return [path for one in (self.path, self.valid) if one for path in ([one] if isinstance(one, str) else one)]
+        """The paths of `path` and `valid`; none for a table that its catalog locates."""
+        named = (None if self.iceberg else self.path, self.valid)
+        return [path for one in named if one for path in ([one] if isinstance(one, str) else one)]
 
     def plan_name(self, split: str) -> str:
         """Return the name of the plan of a split: all splits of one source share a plan, whose name is empty."""

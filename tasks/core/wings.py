@@ -19,9 +19,11 @@ WINGS = {
     "flows/draft": "draft a job",
     "flows/preview": "preview a job",
     "flows/sample": "make look-alike data",
+    "flows/lake": "settle which state of a table a run reads",
     "tasks/report": "draw artifacts and reports",
     "tasks/gate": "compare rows with a contract or with earlier versions",
     "tasks/loading": "load an output for training",
+    "tasks/lake": "read or write tables of Iceberg and Delta",
 }
 
 
@@ -32,6 +34,8 @@ KEYS = {
     "contract": "flows/gate",
     "checks": "flows/gate",
     "source.sample": "flows/sample",
+    "source.iceberg": "tasks/lake",
+    "source.delta": "tasks/lake",
     "run.ready_by": "flows/nights",
     "run.lineage": "flows/published",
     "run.metrics": "flows/published",

@@ -22,7 +22,7 @@ from tasks.cluster.transfer import gpu_setup
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import NUMBERED_ROWS, Input, Partition, Plan, Sizing
 from tasks.core.schema import Schema
-from tasks.core.settings import Source, make_section
+from tasks.core.settings import TABLES, Source, make_section
 from tasks.dataset.chosen_rows import RULES, ChosenRows, check_condition
 from tasks.dataset.file_plans import (
     choose_sizing,
@@ -105,7 +105,9 @@ class Dataset(KnownFromNVTabular):
 
     All other parameters are for files; with a frame they are a JobError. They mean the same as in a job's `source`:
 
-    format: parquet, csv, tsv, jsonl, orc, avro, arrow, or auto (default): by the suffix of the files.
+    format: parquet, csv, tsv, jsonl, orc, avro, arrow, or auto (default): by the suffix of the files. With iceberg or
+        delta, source is a table: catalog.database.table, or a folder or URL.
+    snapshot, version, as_of, since: which state of a table is read; the current one by default.
     part_mem_fraction: partition_size as a share of the memory of one worker, on GPUs of its GPU, above 0 and up to 1.
     schema: {column: type}, as text or Arrow type, instead of the types that are inferred.
     columns: the names of the columns of text files without a header.
@@ -168,6 +170,10 @@ class Dataset(KnownFromNVTabular):
         explode: str | None = None,
         max_record_bytes: int | str | None = None,
         max_block_bytes: int | str | None = None,
+        snapshot: int | None = None,
+        version: int | None = None,
+        as_of: str | None = None,
+        since: int | None = None,
         versions: str | None = None,
         index: str | None = None,
         client: Client | None = None,
@@ -191,7 +197,7 @@ class Dataset(KnownFromNVTabular):
         self._rows: ChosenRows[Dataset] | None = None
         self._noted: set[str] = set()  # what was logged
         values = {
-            "format": None if format == "auto" else format,
+            "format": None if format == "auto" or format in TABLES else format,
             "columns": None if columns is None else list(columns),
             "storage_options": storage_options,
             "header": header,
@@ -209,6 +215,10 @@ class Dataset(KnownFromNVTabular):
             "explode": explode,
             "max_record_bytes": max_record_bytes,
             "max_block_bytes": max_block_bytes,
+            "snapshot": snapshot,
+            "version": version,
+            "as_of": as_of,
+            "since": since,
             "schema": schema and name_types(schema),
         }
         values = {name: value for name, value in values.items() if value is not None}
@@ -221,7 +231,8 @@ class Dataset(KnownFromNVTabular):
             path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else [os.fspath(p) for p in source]
             if index is not None:
                 raise JobError("files have no index", where=f"Dataset, index={index!r}", do="leave index out")
-            self._section = make_section(Source, {"path": path, **size, **values}, "Dataset")
+            key = format if format in TABLES else "path"
+            self._section = make_section(Source, {key: path, **size, **values}, "Dataset")
         elif values:
             raise JobError(
                 f"a data set of a frame takes no {', '.join(values)}",

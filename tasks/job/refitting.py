@@ -158,6 +158,8 @@ def history_of(request: Request, values: FittedSteps) -> tuple[JsonObject, pa.Ta
         "ids": {key.split("/", 2)[-1]: int(known["size"]) for key, known in vocabularies.items()},
         "rowmill": rowmill_version(),
     }
+    if table := plans.table(request.splits[0]):
+        batch["table"] = table
     own = files_table(learned, len(before.get("nights", ())))
     return with_batch(before, batch), pa.concat_tables([files, own])
 

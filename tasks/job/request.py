@@ -379,6 +379,11 @@ class SavedPlans:
         them."""
         return list(self.data.get("bad_lines", {}).get(self.source.plan_name(split), ()))
 
+    def table(self, split: str) -> JsonObject | None:
+        """Return which table, and which state of it, the rows of a split come from; None for files."""
+        note: JsonObject | None = self.data.get("tables", {}).get(self.source.plan_name(split))
+        return note
+
     def files(self, split: str) -> int:
         """Return the number of files of a split, as ingest has decided it: it must not change when a worker is lost."""
         return int(self.data["files"][split])

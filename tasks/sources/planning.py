@@ -44,9 +44,10 @@ from tasks.sources.formats.survey import FILTERED, NUMBER_TEXTS, TYPES, Inspecte
 from tasks.sources.formats.text_ranges import BAD
 from tasks.sources.reading_rules import Fit, reading_of, with_layout
 from tasks.sources.row_group_filter import LEFT_OUT, leave_out_row_groups
+from tasks.sources.table_files import CONSTANTS, SourceFiles, TableFiles, list_source_files
 from tasks.sources.uniting import FILTER_NOTE, RECOGNISED, United, unite_files
 from tasks.storage import hive
-from tasks.storage.files import expand, is_remote, local_path
+from tasks.storage.files import is_remote, local_path
 
 OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
 PARTITION = 10**9  # bytes
@@ -70,6 +71,7 @@ class ListedSource:
     optional: the columns of `schema` that files may lack: only the fit names them, or names of folders hold them.
     options: what the readers of the format take.
     recognised: a sentence for each setting that the first file shows.
+    table: what the metadata of a lake table says; None for a source of paths.
     """
 
     source: Source
@@ -80,6 +82,7 @@ class ListedSource:
     optional: frozenset[str]
     options: ReadOptions
     recognised: Sequence[str]
+    table: TableFiles | None = None
 
     @property
     def types(self) -> Mapping[str, str]:
@@ -153,16 +156,18 @@ def make_plan(
     null_types: Mapping[str, pa.DataType] | None = None,
     fit: Fit | None = None,
     notes: str | None = None,
+    listed_files: SourceFiles | None = None,
 ) -> Plan:
     """Inspect every file of the source once; the plan says which rows are where.
 
     `parallel_map(function, items)` gives the results in order; functions and items can be pickled. `notes` is a folder
-    in which processes note what they read (`tasks.storage.files_being_read`). `null_types` are those of columns that
+    in which processes note what they read (`tasks.storage.files_being_read`). `listed_files` are those of the source,
+    where they are listed already. `null_types` are those of columns that
     hold nothing but nulls (string if not named).
     Files without rows are skipped and named in `plan.skipped`, and so are those that the filter leaves out by the names
     of their folders: they stay closed. Text is laid out as that of `fit` was, where the format is the same.
     """
-    listed = _list_source(source, fit, notes, parallel_map)
+    listed = _list_source(source, listed_files or list_source_files(source), fit, notes, parallel_map)
     source = listed.source
     files = _inspect_files(listed, limits, parallel_map)
     folders = _folders(files.full, source)
@@ -216,13 +221,15 @@ def _left_out_text(left_out: Mapping[str, Sequence[Sequence[int]]], files: Seque
     )
 
 
-def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_map: Callable[..., Any]) -> ListedSource:
-    """List the files of a source, and settle its format and the settings by which they are read.
+def _list_source(
+    source: Source, listed: SourceFiles, fit: Fit | None, notes: str | None, parallel_map: Callable[..., Any]
+) -> ListedSource:
+    """Settle the format of the files of a source, and the settings by which they are read.
 
     Of the files only the beginning of the first with bytes is read. A JobError for settings that the format does not
     take, and for expressions of `source.schema` that use other columns.
     """
-    files = expand(source.path, read_options(source)["storage_options"])
+    files = listed.files
     source = with_layout(source, fit, files) if fit else source
     schema = source.schema_
     expressions = expressions_of(schema or {})
@@ -235,12 +242,16 @@ def _list_source(source: Source, fit: Fit | None, notes: str | None, parallel_ma
     optional = {*(fit.optional if fit else ()), *(in_folders & {*types, *expressions})}
     if optional:
         options["optional"] = sorted(optional)
-    format = format_of(files, source.format)
+    format = "parquet" if listed.table else format_of(files, source.format)
     check_settings(source, format, inherited=fit is not None and "null_values" not in fit.own)
     source, recognised = with_recognised(source, format, files, parallel_map)
     options |= read_options(source)  # again, with the settings that the first file shows
     options["header"] = "header" in FORMATS[format].layout and bool(options["header"])
-    return ListedSource(source, schema, files, format, expressions, frozenset(optional), options, recognised)
+    if listed.table:
+        options |= listed.table.options()
+    return ListedSource(
+        source, schema, files, format, expressions, frozenset(optional), options, recognised, listed.table
+    )
 
 
 def _inspect_files(listed: ListedSource, limits: Limits, parallel_map: Callable[..., Any]) -> InspectedFiles:
@@ -340,7 +351,12 @@ def _unite_columns(
 ) -> SourceColumns:
     """Unite the columns of all files; those of folders' names follow them, then fields of structs."""
     source = listed.source
-    uniting = unite_files(files.full, {**types.texts, **types.declared}, null_types, source.missing, folders)
+    table = listed.table
+    declared = {**types.texts, **(table.declared([item.schema for item in files.full]) if table else {})}
+    missing = "null" if table else source.missing
+    uniting = unite_files(
+        files.full, {**declared, **types.declared}, null_types, missing, folders, table.schema if table else None
+    )
     named = _folder_columns(_parse_folder_values(files.paths, source), source)
     outside = _find_files_outside(files.paths, source, folders)
     uniting = uniting.with_files_outside_folders(outside, [item.file.path for item in files.full], source.missing)
@@ -372,6 +388,7 @@ def _make_options(
     """Make the plan's options: those of the readers, and what there is to say about columns."""
     on_host = {name for item in files for name in item.on_host} | columns.uniting.on_host
     on_host |= {*columns.computed, *types.fields}
+    on_host |= {*(listed.table.declared([item.schema for item in files]) if listed.table else ())}
     parsed = {field.name for item in files for field in item.schema if _is_parsed(field, known, columns.schema)}
     of_columns = {
         "folders": folders,
@@ -381,9 +398,26 @@ def _make_options(
         MADE: {n: [e.text, dtype_name(c.dtype)] for n, (e, c) in columns.computed.items()},
         RECOGNISED: listed.recognised,
         NUMBER_TEXTS: types.number_texts,
+        CONSTANTS: _place_constants(listed, files),
     }
     names = _list_column_names(files) if FORMATS[listed.format].ranged else {}
     return {**listed.options, **names, **{name: value for name, value in of_columns.items() if value}}
+
+
+def _place_constants(listed: ListedSource, files: Sequence[Inspected]) -> dict[str, dict[str, str]]:
+    """By column of a table, by number of a file without it, the value that the metadata has for all of its rows."""
+    if listed.table is None:
+        return {}
+    places = {file.path: number for number, file in enumerate(listed.files)}
+    constants = {}
+    for name, values in listed.table.constants.items():
+        of_files = {
+            str(number): text
+            for number, item in enumerate(files)
+            if name not in item.schema.names and (text := values[places[item.file.path]]) is not None
+        }
+        constants[name] = of_files
+    return {name: of_files for name, of_files in constants.items() if of_files}
 
 
 def _check_explode(name: str, expressions: Collection[str]) -> None:
@@ -479,7 +513,9 @@ def _parse_folder_values(
     paths: Sequence[str], source: Source, missing: str | None = None
 ) -> dict[str, list[str | None]]:
     """The values in the names of folders below the source (`country=DE/`): column -> one value for each file, `missing`
-    for a file that is in no such folder."""
+    for a file that is in no such folder. Of a table, the metadata says it."""
+    if source.table:
+        return {}
     sources = [source.path] if isinstance(source.path, str) else source.path
     return hive.parse_folder_columns(
         paths, [path if is_remote(path) else local_path(path) for path in sources], missing

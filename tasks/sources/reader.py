@@ -44,6 +44,7 @@ from tasks.sources.formats.conform import MisfitError, conform, conform_column, 
 from tasks.sources.frames import Frames
 from tasks.sources.parsed_text import is_parsed, read_parsed
 from tasks.sources.row_group_filter import LEFT_OUT
+from tasks.sources.table_files import CONSTANTS, constant
 from tasks.sources.uniting import ABSENT, APART, check_together
 from tasks.storage import hive
 from tasks.storage.files_being_read import format_files, note_activity
@@ -286,7 +287,9 @@ def _with_folders(
 
 
 def _with_nulls(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], absent: dict[str, list[str]]) -> pa.Table:
-    """Pieces with the columns that their files lack: null in all rows of such a file."""
+    """Pieces with the columns that their files lack: null in all rows of such a file, or the one value that the
+    metadata of a table has for it."""
+    constants = plan.options.get(CONSTANTS, {})
     tables = []
     for number, of_file in groupby(pieces, key=lambda piece: piece.file):
         same_file = list(of_file)
@@ -298,7 +301,8 @@ def _with_nulls(plan: Plan, pieces: Sequence[Piece], columns: Sequence[str], abs
         by_name = dict(zip(inside, table.columns, strict=True)) if table is not None else {}
         for name in lacks.intersection(columns):
             dtype = plan.schema[name].dtype
-            by_name[name] = conform_column(pa.chunked_array([pa.nulls(rows, dtype)]), dtype)
+            values = constant(constants.get(name, {}).get(str(number)), dtype, rows)
+            by_name[name] = conform_column(pa.chunked_array([values]), dtype)
         tables.append(pa.table({name: by_name[name] for name in columns}))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries()
 

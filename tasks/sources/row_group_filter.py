@@ -53,9 +53,15 @@ def leave_out_row_groups(
 
 def _may_pass(file: Inspected, parts: Sequence[Expression], schema: Schema) -> np.ndarray:
     """For each unit of a file whether rows of it may pass all conditions."""
-    mask = np.ones(len(file.units), dtype=bool)
     typed = {name: _in_type_of(schema, name, pair) for name, pair in file.bounds.items()}
     bounds = {name: pair for name, pair in typed.items() if pair is not None}
+    return may_pass(parts, bounds, len(file.units))
+
+
+def may_pass(parts: Sequence[Expression], bounds: Mapping[str, Bounds], count: int) -> np.ndarray:
+    """For each of `count` row groups, or files, whether rows of it may pass all conditions. The bounds are in the types
+    in which columns are read."""
+    mask = np.ones(count, dtype=bool)
     for part in parts:
         if not {*part.columns}.isdisjoint(bounds):
             mask &= _BoundsTest(part, bounds, len(mask)).may_hold(part.root)

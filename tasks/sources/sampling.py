@@ -16,6 +16,7 @@ from tasks.sources.exploded import as_stored
 from tasks.sources.formats import FORMATS
 from tasks.sources.formats.conform import conform, with_fields
 from tasks.sources.formats.parquet import source_of
+from tasks.sources.formats.parquet_fields import FIELD_IDS
 from tasks.sources.formats.readable_lines import complete
 from tasks.sources.formats.record_ends import Dialect
 from tasks.sources.formats.text_ranges import is_whole
@@ -72,12 +73,12 @@ def beginning_of(
 def _first_rows(plan: Plan, piece: Piece, nbytes: int, rows: int, schema: pa.Schema) -> pa.Table | None:
     if EXPLODED in plan.options:
         return _first_elements(plan, piece, nbytes, rows, schema)
-    if plan.format == "parquet":
+    if plan.format == "parquet" and FIELD_IDS not in plan.options:
         return _of_parquet(plan.files[piece.file], piece, rows, schema, plan.options)
     if dialect := FORMATS[plan.format].dialect:
         short = _short_range(plan, piece, dialect(plan.options))
         return short and read_pieces(plan, [short], schema.names).slice(0, rows)
-    if plan.format == "arrow":
+    if plan.format in ("arrow", "parquet"):  # of a table, whose files may lack columns
         piece = replace(piece, stop=min(piece.stop, piece.start + rows))
     elif nbytes > LARGE:
         return None

@@ -81,8 +81,11 @@ def unite_files(
     null_types: Mapping[str, pa.DataType] = MappingProxyType({}),
     missing: Literal["error", "null"] = "error",
     folders: Collection[str] = (),
+    table: pa.Schema | None = None,
 ) -> United:
     """Unite the columns of all files by name; `declared` types replace those of the files.
+
+    Of a lake table, the columns of `table` come first, also those that no file has.
 
     A column of nothing but nulls (type null) takes the type that it has in another file, string if it has none. Columns
     that `folders` name take precedence over columns of the same name in files. A column that a file lacks is null there
@@ -90,7 +93,7 @@ def unite_files(
     """
     first = inspected[0]
     check_names(first.schema.names, first.file.path)
-    columns = _unite_types(inspected, declared, folders)
+    columns = _unite_types(inspected, declared, folders, table)
     types = columns.types | _parse_declared_types(declared, columns.types, first.file.path)
     absent = _find_absent(inspected, types)
     if missing == "error":
@@ -133,13 +136,19 @@ class UnitedTypes:
         self.types[name] = common
 
 
-def _unite_types(inspected: Sequence[Inspected], declared: Collection[str], folders: Collection[str]) -> UnitedTypes:
-    """Unite the types of the files' columns, file after file; those of `declared` columns do not matter."""
+def _unite_types(
+    inspected: Sequence[Inspected], declared: Collection[str], folders: Collection[str], table: pa.Schema | None
+) -> UnitedTypes:
+    """Unite the types of the columns of `table` and of the files, file after file; those of `declared` columns do not
+    matter."""
     apart: dict[str, Apart] = {}
     for item in inspected:
         apart = {**item.repeated, **apart}
     grown = {name: text for name, text in inspected[0].grown.items() if name not in declared}
     columns = UnitedTypes(apart, grown)
+    for column in table or ():
+        columns.types[column.name] = plain_type(column.type)
+        columns.origin[column.name] = "the schema of the table"
     seen = None
     for item in inspected:
         if item.schema == seen:  # most files are like the one before

@@ -297,6 +297,7 @@ def _make_manifest(
                 "made_up": plans.made_up,
                 "left_out": left_out.split(", ") if left_out else [],
                 "dated": request.dated,
+                "table": plans.table(written.split),
             }
         ),
         **request.gate_note,

@@ -24,7 +24,7 @@ from tasks.job.request import Request, SavedPlans
 from tasks.job.source_rules import condition_columns
 from tasks.shuffle.row_order import compute_number_of_files
 from tasks.sources.bad_lines import bad_lines_text, target_of, write_bad_lines
-from tasks.sources.formats import read_options
+from tasks.sources.table_files import SourceFiles
 from tasks.sources.uniting import files_differ
 from tasks.stages.column_checks import check_columns, check_same_types
 from tasks.stages.plan_splits import check_run_needs, plan_splits
@@ -48,13 +48,14 @@ def ingest(request: Request, pool: Pool, progress: Progress = no_progress) -> In
         decide_modes(request)
         copy_base(request)
     paths = list_split_paths(request)
-    storage_options = read_options(request.source)["storage_options"]
-    listed = {split: list_files(split, path, storage_options) for split, path in paths.items()}
+    split_files = {split: list_files(split, path, request.source) for split, path in paths.items()}
+    listed = {split: {file.path: file for file in of_split.files} for split, of_split in split_files.items()}
+    tables = {split: of_split for split, of_split in split_files.items() if of_split.table}
     if LEARN_FROM in listed and (twice := listed[LEARN_FROM].keys() & listed[request.plan_names[0]].keys()):
         paths[LEARN_FROM] = [path for path in listed[LEARN_FROM] if path not in twice]  # the batch is learned anyway
         listed[LEARN_FROM] = {path: listed[LEARN_FROM][path] for path in paths[LEARN_FROM]}
     sample = find_lookalike_data(listed) + (request.origin.made_up if request.origin else [])
-    result = _plan(request, pool, paths, listed, sample, began)
+    result = _plan(request, pool, paths, listed, tables, sample, began)
     saved = SavedPlans(request)
     bad = [file for split in paths for file in saved.bad_lines(split)]
     published = find_published_work(request, saved)
@@ -157,14 +158,16 @@ def _plan(
     pool: Pool,
     paths: JsonObject,
     listed: Mapping[str, Mapping[str, File]],
+    tables: Mapping[str, SourceFiles],
     sample: list[JsonObject],
     began: float,
 ) -> _PlanResult:
     """Write the plans of all splits to `plan.json`, unless those of an earlier start are still right; with the time at
-    which this start `began`, from which its seconds count."""
+    which this start `began`, from which its seconds count. `tables` are the splits that are states of a table."""
     saved = SavedPlans(request)
     listing = {split: [[f.path, f.size, f.mtime] for f in files.values()] for split, files in listed.items()}
-    wanted = fingerprint(request.plan_fingerprint, listing)
+    states = {split: of_split.table.note for split, of_split in tables.items() if of_split.table}
+    wanted = fingerprint(request.plan_fingerprint, listing, *([states] if states else []))
     users = fingerprint(
         request.graph,
         request.source.filter,
@@ -186,7 +189,7 @@ def _plan(
     notes: list[str] = saved.data.get("contract", []) if reused else []
     grown: list[str] = saved.data.get("united", []) if reused else []
     if not reused:
-        planned = plan_splits(request, pool, paths)
+        planned = plan_splits(request, pool, paths, tables)
         notes = [note for one in planned.values() for note in one.notes]
         grown = [note for one in planned.values() for note in one.grown]
         if target:
@@ -197,7 +200,7 @@ def _plan(
         depends_on_users = request.source.parse_once or any(files_differ(one.plan) for one in planned.values())
         saved.data["users"] = users if depends_on_users else None
     numbers = _number_of_files(request, saved, pool) if request.flow != "fit" else {}
-    run = {"fingerprint": wanted, "started": began, "files": numbers, "made_up": sample}
+    run = {"fingerprint": wanted, "started": began, "files": numbers, "made_up": sample, "tables": states}
     write_json(saved.path, {**saved.data, **run, "contract": notes, "united": grown})
     return _PlanResult(reused, notes, grown)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tasks.cluster.parallelism import make_sizing
@@ -22,6 +23,7 @@ from tasks.sources.bad_lines import bad_lines_of
 from tasks.sources.exploded import describe_explode
 from tasks.sources.formats import read_options
 from tasks.sources.planning import make_plan
+from tasks.sources.table_files import SourceFiles
 from tasks.sources.uniting import uniting_notes, with_missing, without_unused
 from tasks.stages.column_checks import check_columns
 from tasks.stages.needs import ResourceEstimate, check_needs
@@ -33,9 +35,18 @@ from tasks.stages.trial import list_used_columns
 from tasks.storage.files_being_read import FOLDER
 
 
-def plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, PlannedSplit]:
-    """Plan each split, and the rows from which alone is learned in the types of the others."""
-    planned = {split: plan_split(request, split, path, pool) for split, path in paths.items() if split != LEARN_FROM}
+def plan_splits(
+    request: Request, pool: Pool, paths: JsonObject, tables: Mapping[str, SourceFiles] = MappingProxyType({})
+) -> dict[str, PlannedSplit]:
+    """Plan each split, and the rows from which alone is learned in the types of the others.
+
+    `tables` are the files of splits that are states of a table: it is not asked twice which they are.
+    """
+    planned = {
+        split: plan_split(request, split, path, pool, tables.get(split))
+        for split, path in paths.items()
+        if split != LEARN_FROM
+    }
     if LEARN_FROM in paths:  # in the types of the batch
         known = base_schema(request, planned[request.plan_names[0]].plan.schema)
         alike = replace(request, base=request.base and replace(request.base, schema=known.to_json()))
@@ -43,19 +54,22 @@ def plan_splits(request: Request, pool: Pool, paths: JsonObject) -> dict[str, Pl
     return planned
 
 
-def plan_split(request: Request, split: str, path: object, pool: Pool) -> PlannedSplit:
+def plan_split(
+    request: Request, split: str, path: str | list[str], pool: Pool, listed: SourceFiles | None = None
+) -> PlannedSplit:
     """Plan one split."""
     source = request.source
     engine = request.of_stage(request.planned_stage).engine
     limits = make_sizing(engine, pool.planned_for, request.run.min_partition_size)
     with naming_valid(split):
         plan = make_plan(
-            source.model_copy(update={"path": path, "valid": None}),
+            source.at(path),
             parallel_map=partial(_map_in_chunks, pool),
             sizing=limits,
             null_types=list_null_types(request),
             fit=request.fit,
             notes=str(request.staging.folder / FOLDER),
+            listed_files=listed,
         )
     bad = plan, bad_lines_of(plan)
     notes: list[str] = []

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from tasks.core.plan import File
+from tasks.core.settings import Source
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, JobError, NoInputError
 from tasks.job.refitting import LEARN_FROM
 from tasks.job.request import Request
 from tasks.sources.planning import NoRowsError, NoValidationRowsError
-from tasks.storage.files import expand
+from tasks.sources.table_files import SourceFiles, list_source_files
 from tasks.storage.sample_data import find_sample_folders
 
 
@@ -34,10 +34,10 @@ def find_lookalike_data(listed: Mapping[str, Mapping[str, File]]) -> list[JsonOb
     ]
 
 
-def list_files(split: str, path: str | Sequence[str], storage_options: Mapping[str, Any] | None) -> dict[str, File]:
-    """The files of a split by their paths."""
+def list_files(split: str, path: str | list[str], source: Source) -> SourceFiles:
+    """The files of a split."""
     with naming_valid(split):
-        return {file.path: file for file in expand(path, storage_options)}
+        return list_source_files(source.at(path))
 
 
 @contextmanager

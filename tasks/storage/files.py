@@ -126,6 +126,42 @@ def expand(sources: str | Sequence[str], storage_options: Mapping[str, Any] | No
     return files
 
 
+def look_up(paths: Sequence[str], storage_options: Mapping[str, Any] | None, table: str) -> list[File]:
+    """The files at these very paths, which the metadata of a table names, as they are now and in this order.
+
+    A JobError for one outside of the allowed roots, a DataError for one that is gone.
+    """
+    options = storage_options or {}
+    for path in paths:
+        check_path(path, f"a data file of {table}")
+    forget_folders()
+    try:
+        local = {path: file_of(local_path(path)) for path in paths if not is_remote(path)}
+    except OSError as error:
+        raise _make_lost_file_error(str(error.filename), table, error.strerror or str(error)) from None
+    remote = {path: open_store(path, options).full_path(path) for path in paths if is_remote(path)}
+    wanted = [File(path, 0, 0) for path in remote.values()]
+    looked_up = _list_again(wanted, options) if len(wanted) > FEW_LOOKUPS else {}
+    rest = [path for path in remote.values() if path not in looked_up]
+    try:
+        with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as threads:
+            looked_up |= zip(rest, threads.map(lambda path: open_store(path, options).stat(path), rest), strict=True)
+    except MissingFileError as error:
+        raise _make_lost_file_error(error.where, table, error.why) from None
+    except Exception as error:  # every storage has errors of its own
+        raise make_storage_error(rest[0], error, options) from None
+    return [local[path] if path in local else looked_up[remote[path]] for path in paths]
+
+
+def _make_lost_file_error(path: str, table: str, why: str) -> DataError:
+    return DataError(
+        "a data file of the table is gone",
+        where=f"{path}, of {table}",
+        why=why,
+        do="read a newer state of the table: the files of expired snapshots and vacuumed versions are removed",
+    )
+
+
 def refuse_inside(sources: str | Sequence[str], target: str) -> None:
     """A JobError if the files written to the folder `target` would be among the source files of the next run."""
     for source in [sources] if isinstance(sources, (str, os.PathLike)) else sources:

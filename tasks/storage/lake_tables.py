@@ -1,7 +1,8 @@
 # Thousands of folders are quicker as strings.
 # ruff: noqa: PTH110, PTH118
 """Tables of Delta, Iceberg and Hudi, and outputs of Spark streams: a log next to the data files says which of them
-count, so that the rows of such a folder are not the rows of its files. They are refused."""
+count, so that the rows of such a folder are not the rows of its files. As paths they are refused: the wing `tasks/lake`
+reads tables of Delta and Iceberg by their logs."""
 
 from __future__ import annotations
 
@@ -26,11 +27,10 @@ ICEBERG = re.compile(r"(?:v\d+|\d+-[0-9a-f-]{36})(?:\.gz)?\.metadata\.json(?:\.g
 # of folders in which such a table puts its files: Iceberg's, also of its layout for object stores, and partitions
 INSIDE = re.compile(r"data|[01]{4,20}|.*=.*")
 
-IN_PYTHON = {
-    "Delta": 'pyarrow.dataset.write_dataset(deltalake.DeltaTable("{table}").to_pyarrow_dataset(), "ROWS", '
-    'format="parquet")',
-    "Iceberg": 'pyarrow.dataset.write_dataset(catalog.load_table("NAME").scan().to_arrow(), "ROWS", format="parquet")'
-    " (PyIceberg)",
+# By kind of table that rowmill reads, what to write in place of its folder.
+KEYS = {
+    "Delta": "name the table in place of its folder: source.delta: {table}",
+    "Iceberg": "name the table in place of its folder, as its catalog does: source.iceberg: CATALOG.DATABASE.TABLE",
 }
 
 
@@ -120,11 +120,16 @@ def _make_table_error(folder: str, kind: str) -> DataError:
             do=f'{elsewhere} spark.read.parquet("{folder}").write.parquet("ROWS"), which follows the log; of other '
             "files spark.read.json, .orc or .csv",
         )
-    library = IN_PYTHON.get(kind)
-    in_python = f", in Python {library.format(table=folder)}" if library else ""
+    if key := KEYS.get(kind):
+        return DataError(
+            f"the source is a table of {kind}, and source.path is for files",
+            where=folder,
+            why="its log says which of its files count: files of removed rows and of earlier versions lie among them",
+            do=key.format(table=folder),
+        )
     return DataError(
         f"the source is a table of {kind}, which rowmill does not read",
         where=folder,
         why="its log says which of its files count: files of removed rows and of earlier versions lie among them",
-        do=f'{elsewhere} spark.read.format("{kind.lower()}").load("{folder}").write.parquet("ROWS"){in_python}',
+        do=f'{elsewhere} spark.read.format("{kind.lower()}").load("{folder}").write.parquet("ROWS")',
     )

@@ -93,10 +93,17 @@ BY_CLASS = "tests/infra/test_by_class.py::"
 ON_CORES, ON_GPUS = SLURM + "test_the_job_of_a_worker_on_the_cores", SLURM + "test_the_job_of_workers_on_gpus"
 PODS = "tests/infra/test_kubernetes.py::test_the_resource_is_what_the_crd_takes"
 SSH = "tests/infra/test_ssh.py::"
+ICEBERG, DELTA = "tests/tasks/lake/test_iceberg.py::", "tests/tasks/lake/test_delta.py::"
 BASE, DATES = "tests/tasks/job/test_base_version.py::", "tests/flows/test_dates.py::"
 
 SOURCE: dict[str, Seen | str] = {
     "path": Seen("other.csv", [[9, "o"]]),
+    "iceberg": ICEBERG + "test_a_snapshot_and_a_time_name_a_state_of_the_table",
+    "delta": DELTA + "test_a_version_and_a_time_name_a_state_and_removed_files_are_not_read",
+    "snapshot": ICEBERG + "test_a_snapshot_and_a_time_name_a_state_of_the_table",
+    "version": DELTA + "test_a_version_and_a_time_name_a_state_and_removed_files_are_not_read",
+    "as_of": ICEBERG + "test_a_snapshot_and_a_time_name_a_state_of_the_table",
+    "since": ICEBERG + "test_what_was_added_since_a_snapshot_is_read_once",
     "valid": Seen("other.csv"),
     "format": Seen("tsv", [[1, "x"]], text="a\tb\n1\tx\n"),
     "columns": Seen(["a", "b"], [[1, "x"], [2, "y"]], text="1,x\n2,y\n"),
@@ -561,7 +568,7 @@ def test_every_key_has_a_place_in_the_form(flow: Any, model: type[BaseModel]) ->
 
 
 PYTHON = {
-    "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
+    "iceberg": "format", "delta": "format", "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
     "keys": Dataset.shuffle_by_keys, "sort_by": Dataset.shuffle_by_keys, "unique": Dataset.unique,
     "split": Dataset.split, "downsample": Dataset.downsample, "strict": Dataset.downsample,
     "parse_once": Dataset.persist,

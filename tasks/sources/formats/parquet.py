@@ -21,6 +21,7 @@ from tasks.sources.formats.bounds import MOST_ROWS, readable, validate_table
 from tasks.sources.formats.conform import conform
 from tasks.sources.formats.parquet_bounds import bounds_of
 from tasks.sources.formats.parquet_chunks import footer_of, footers, make_broken_file_error, open_ahead, read_footer
+from tasks.sources.formats.parquet_fields import find_columns, names_in_file, with_columns_of_table
 from tasks.sources.formats.survey import FILTERED, Inspected
 from tasks.storage.files import is_remote, open_binary, open_planned_path
 
@@ -42,8 +43,15 @@ def inspect(file: File, options: ReadOptions) -> Inspected:
     on_host = {f.name for f in schema if is_uuid(leaf_type(f.type))} | {*parquet_int96.columns_of(metadata.schema)}
     on_host |= {*julian_days.columns_of(metadata)}
     file = replace(file, digest=hashlib.sha256(tail).hexdigest())
-    bounds = bounds_of(metadata, schema, {*options.get(FILTERED, ())} - on_host)
-    return Inspected(file, schema, units, tuple(sorted(on_host)), bounds)
+    filtered = options.get(FILTERED, ())
+    columns = find_columns(schema, options, file.path)
+    if columns is None:
+        bounds = bounds_of(metadata, schema, {*filtered} - on_host)
+        return Inspected(file, schema, units, tuple(sorted(on_host)), bounds)
+    bounds = bounds_of(metadata, schema, {columns[name] for name in filtered if name in columns} - on_host)
+    renamed = {name for name, here in columns.items() if name != here or here in on_host}
+    bounds = {name: bounds[here] for name, here in columns.items() if here in bounds}
+    return Inspected(file, with_columns_of_table(schema, columns), units, tuple(sorted(renamed)), bounds)
 
 
 def _units(metadata: pq.FileMetaData, schema: pa.Schema) -> list[Unit]:
@@ -93,7 +101,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
     tables = []
     with closing(_open_each(runs, schema.names, options)) as sources:
         for (file, run), (source, footer) in zip(runs, sources, strict=True):
-            tables.append(_read_file(file, run, schema, options, source, footer))
+            tables.append(_read_columns(file, run, schema, options, source, footer))
     if len(tables) == 1:
         return tables[0]
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
@@ -107,7 +115,7 @@ def _open_each(
     storage = options.get("storage_options")
     remote = [(file, {piece.group for piece in pieces}) for file, pieces in runs if is_remote(file.path)]
     if len(remote) == len(runs):
-        yield from open_ahead(remote, names, storage)
+        yield from open_ahead(remote, lambda file, footer: names_in_file(footer, names, options, file.path), storage)
         return
     for file, _ in runs:
         with source_of(file, options) as (source, footer):
@@ -140,6 +148,18 @@ def _named_errors(path: str) -> Iterator[None]:
             why=DESCRIPTOR.sub(path, str(error).split("\n")[0]),
             do="write the file again, or leave it out of source.path",
         ) from None
+
+
+def _read_columns(
+    file: File, pieces: list[Piece], schema: pa.Schema, options: ReadOptions, source: Any, footer: pq.FileMetaData
+) -> pa.Table:
+    """Pieces of one file, whose columns may have other names in the file."""
+    names = names_in_file(footer, schema.names, options, file.path)
+    if all(name == here for name, here in names.items()):
+        return _read_file(file, pieces, schema, options, source, footer)
+    stored = pa.schema([field.with_name(names[field.name]) for field in schema])
+    plain = [names[name] for name in options.get("plain", ())]
+    return _read_file(file, pieces, stored, {**options, "plain": plain}, source, footer).rename_columns(schema.names)
 
 
 def _read_file(

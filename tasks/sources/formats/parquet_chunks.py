@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -133,10 +133,13 @@ class _Coming:
 
 
 def open_ahead(
-    files: Sequence[tuple[File, Collection[int]]], names: Collection[str], storage: Mapping[str, Any] | None
+    files: Sequence[tuple[File, Collection[int]]],
+    names: Callable[[File, pq.FileMetaData], Mapping[str, str]],
+    storage: Mapping[str, Any] | None,
 ) -> Iterator[tuple[RangeFile, pq.FileMetaData]]:
     """Each file with the chunks of its row groups, in order, as a source from which Arrow reads. The next files are
-    fetched meanwhile, while there is room for what is on its way. To be closed.
+    fetched meanwhile, while there is room for what is on its way. To be closed. `names` gives the columns that are
+    wanted of a file, with their names there.
     """
     for file, _ in files[:1]:
         open_store(file.path, storage)  # what cannot be used is refused before threads wait for it
@@ -144,7 +147,7 @@ def open_ahead(
     try:
         read = _threads().map(lambda file: footer_of(file, storage), [file for file, _ in files])
         for (file, groups), footer in zip(files, read, strict=True):
-            ranges = chunk_ranges(footer, groups, names)
+            ranges = chunk_ranges(footer, groups, [*names(file, footer).values()])
             nbytes = sum(stop - start for start, stop in ranges)
             # Whoever waits for room has none himself: nothing waits for what waits for it.
             has_room = False

@@ -71,6 +71,11 @@ LOGS = {
     "Iceberg": "metadata/00000-3f2b6c1e-8a54-4d6f-9a0e-5b7c8d9e0f1a.metadata.json",
     "Hudi": ".hoodie/hoodie.properties",
 }
+INSTEAD = {
+    "Delta": "source.delta: {table}",
+    "Iceberg": "source.iceberg: CATALOG.DATABASE.TABLE",
+    "Hudi": 'spark.read.format("hudi").load("{table}")',
+}
 STREAM = "_spark_metadata/0"
 PLACES = ["lake/t", "lake", "lake/t/*.csv", "lake/*", "lake/t/data/day=1", "lake/**/*.csv"]
 
@@ -91,10 +96,10 @@ def tables_in(folder: Path, log: str) -> list[str]:
 @pytest.mark.parametrize("kind", LOGS)
 def test_the_files_of_a_table_with_a_log_are_not_taken_for_its_rows(tmp_path: Path, kind: str, where: str) -> None:
     for root in tables_in(tmp_path, LOGS[kind]):
-        with pytest.raises(DataError, match=f"a table of {kind}, which rowmill does not read") as refused:
+        with pytest.raises(DataError, match=f"the source is a table of {kind}, ") as refused:
             expand(f"{root}/{where}")
         assert refused.value.where == f"{root}/lake/t"
-        assert f'spark.read.format("{kind.lower()}").load("{root}/lake/t")' in refused.value.do
+        assert INSTEAD[kind].format(table=f"{root}/lake/t") in refused.value.do
         assert [file.path for file in expand([f"{root}/lake/t/a.csv"])] == [f"{root}/lake/t/a.csv"]
 
 

@@ -1,0 +1,7 @@
+"""The plugins of this wing."""
+
+from __future__ import annotations
+
+from flows.lake.plugins import TableSourcePlugin
+
+PLUGINS = (TableSourcePlugin,)

@@ -1,0 +1,38 @@
+"""Reads what the metadata of a table says of its data files, for any kind of table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+from tasks.core.settings import Source
+from tasks.errors import JobError
+from tasks.sources.table_files import TableFiles
+
+LIBRARIES = {"iceberg": "pyiceberg", "delta": "deltalake"}  # by kind, which is also the name of the extra
+
+
+def read_table(source: Source) -> TableFiles:
+    """Read the data files of the table of a source that may have rows for its filter.
+
+    A JobError where the extra is not installed, or the table is not there; a DataError for a table that has to be read
+    in ways that rowmill does not know.
+    """
+    read: Callable[[Source], TableFiles] = import_kind(source.table, f"source.{source.table}").read_table
+    return read(source)
+
+
+def import_kind(kind: str, where: str) -> ModuleType:
+    """Import the module of a kind of table; a JobError where the library behind it is not installed."""
+    try:
+        return import_module(f"tasks.lake.{kind}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in (LIBRARIES[kind], "sqlalchemy"):
+            raise
+        raise JobError(
+            f"this installation cannot read or write tables of {kind.capitalize()}",
+            where=where,
+            why=f"{LIBRARIES[kind]} is not installed",
+            do=f"pip install 'rowmill[{kind}]', on every host of the run",
+        ) from None
