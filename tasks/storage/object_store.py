@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -34,9 +34,14 @@ MOST_PARTS = 10_000
 LISTED = {S3: PAGE, GS: PAGE, AZURE: 5_000}  # objects that a request lists, at most
 DELETED = {S3: PAGE, GS: 1, AZURE: 256}  # objects that a request deletes, at most
 PARTS_AT_ONCE = 4
+# How long credentials of a profile are used until boto3 is asked again. It renews them ten minutes before they expire;
+# obstore would use what it was given for half an hour, whenever that expires.
+PROFILE_SECONDS = 60.0
 # What may pass: no answer, too many requests, an error of the server.
 PASSING = re.compile(r"status code: (408|429|5\d\d)|HTTP error|error sending request|Connection ?Reset|timed out", re.I)
 REFUSED = re.compile(r"status code: 40[13]|status: 40[13]", re.I)
+# What the command of a profile has printed may be a secret.
+COMMAND_OUTPUT = re.compile(r"(retrieving credentials from [\w-]+):.*")
 CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
 
 _process: list[int] = []  # the first that has sent a request: the client's threads are there
@@ -306,7 +311,7 @@ class ObjectStore:
         text = str(error)
         coded = CODE.search(text)
         line = f"{coded[1]}: {coded[2]}" if coded else text.partition("\n")[0].partition("<?xml")[0].strip()
-        return mask_secrets(plain_url(line), self._secrets)
+        return mask_secrets(plain_url(COMMAND_OUTPUT.sub(r"\1", line)), self._secrets)
 
 
 def check_process(path: str) -> None:
@@ -349,7 +354,7 @@ def _client(options: CloudOptions) -> Any:
 
 
 def _with_profile(options: CloudOptions) -> dict[str, Any]:
-    """With credentials, region and endpoint of an AWS profile; boto3 refreshes what expires."""
+    """With credentials and region of an AWS profile; boto3 renews what expires."""
     if not _needs_boto(options):
         return options.config
     try:
@@ -364,12 +369,12 @@ def _with_profile(options: CloudOptions) -> dict[str, Any]:
         ) from None
     try:
         session = boto3.Session(profile_name=options.profile)
-        provider = Boto3CredentialProvider(session)
+        provider = Boto3CredentialProvider(session, ttl=timedelta(seconds=PROFILE_SECONDS))
     except Exception as error:  # of botocore: a profile that is missing, or has no credentials
         raise JobError(
             "the AWS profile cannot be used",
             where=f"the profile {options.profile or 'default'}",
-            why=str(error).partition("\n")[0],
+            why=COMMAND_OUTPUT.sub(r"\1", str(error).partition("\n")[0]),
             do="correct AWS_PROFILE, or the file ~/.aws/config",
         ) from None
     config = {"region": session.region_name} if session.region_name else {}

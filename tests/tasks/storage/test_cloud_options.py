@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tasks.errors import JobError, RowmillError
+from tasks.storage import object_store as object_store_module
 from tasks.storage.cloud_options import cloud_options, kind_of, unknown_options
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.object_store import ObjectStore
@@ -141,6 +147,105 @@ def test_keys_come_from_options_environment_or_profile(
     assert signer(object_store, {"anon": True}) == ""
     with pytest.raises(JobError, match="the AWS profile cannot be used"):
         open_store("s3://shop", {"profile": "none"})
+
+
+def signers(server: Server, requests: int, options: dict[str, Any]) -> list[str]:
+    """The keys that sign requests of one client."""
+    store = open_store("s3://shop", options)
+    keys = []
+    for _ in range(requests):
+        time.sleep(0.15)  # the client asks for credentials ten times a second at most
+        with server.proxy.counting() as traffic, pytest.raises(RowmillError):
+            store.stat("s3://shop/none")
+        keys.append(traffic.requests[0].headers["authorization"].partition("Credential=")[2].partition("/")[0])
+    return keys
+
+
+@pytest.mark.promise("and renewed while a run lasts", "infra/README.md#object-stores")
+@pytest.mark.system
+def test_what_a_profile_s_command_prints_is_renewed(
+    object_store: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As single sign-on does it: credentials that expire, of a command."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.proxy.url)
+    monkeypatch.setattr(object_store_module, "PROFILE_SECONDS", 0.0)
+    expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()  # boto3 renews what expires within ten minutes
+    answer = {"Version": 1, "SecretAccessKey": "s", "SessionToken": "t", "Expiration": expires}
+    text = json.dumps({**answer, "AccessKeyId": "KEY"}).replace('"', '\\"')
+    script = tmp_path / "print-keys"
+    script.write_text(
+        f'#!/bin/sh\necho >> {tmp_path}/calls\necho "{text}" | sed "s/KEY/KEY$(wc -l < {tmp_path}/calls)/"\n'
+    )
+    script.chmod(0o755)
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
+    first, second, third = signers(object_store, 3, {"retry_seconds": 21})
+    assert first.startswith("KEY")
+    assert int(first[3:]) < int(second[3:]) < int(third[3:])
+
+
+@pytest.mark.parametrize("works_once", [False, True])
+@pytest.mark.system
+def test_what_a_profile_s_command_prints_is_not_shown_when_it_fails(
+    object_store: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, works_once: bool
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.proxy.url)
+    monkeypatch.setattr(object_store_module, "PROFILE_SECONDS", 0.0)
+    expires = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    answer = {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "s", "Expiration": expires}
+    (tmp_path / "answer").write_text(json.dumps(answer))
+    script = tmp_path / "print-keys"
+    first = f"mv {tmp_path}/answer {tmp_path}/moved && exec cat {tmp_path}/moved" if works_once else ""
+    script.write_text(f"#!/bin/sh\n{first}\necho very-hidden >&2\nexit 3\n")
+    script.chmod(0o755)
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(f"[default]\ncredential_process = {script}\n")
+    with pytest.raises(JobError, match="from custom-process") as error:
+        open_store("s3://shop", {"retry_seconds": 23}).stat("s3://shop/a")
+    assert "very-hidden" not in str(error.value)
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """The metadata service of an instance: each answer has a key of its own, which expires in a minute."""
+
+    answers = 0
+
+    def do_PUT(self) -> None:
+        self._answer("token")
+
+    def do_GET(self) -> None:
+        if not self.path.endswith("/night"):
+            self._answer("night")
+            return
+        Metadata.answers += 1
+        expires = datetime.now(UTC) + timedelta(minutes=1)
+        keys = {"AccessKeyId": f"ROLE{Metadata.answers}", "SecretAccessKey": "s", "Token": "t", "Code": "Success"}
+        times = {"Expiration": expires.isoformat(), "LastUpdated": "2026-01-01T00:00:00Z", "Type": "AWS-HMAC"}
+        self._answer(json.dumps(keys | times))
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *arguments: Any) -> None:
+        return
+
+
+@pytest.mark.system
+def test_the_keys_of_an_instance_s_role_are_renewed(object_store: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.proxy.url)
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        assert signers(object_store, 3, {"retry_seconds": 22}) == ["ROLE1", "ROLE2", "ROLE3"]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.system
