@@ -14,7 +14,8 @@ HIDDEN = "(not shown)"
 NAMED = re.compile(
     r"passw|secret|token|credential|(api|access|account|private)_?key|connection_?string|sas", re.IGNORECASE
 )
-USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
+# Before the host of an Azure URL stands its container, which is not a secret: abfs://logs@shop.dfs.core.windows.net.
+USER = re.compile(r"(?<=://)(?:(?<!\babfs://)(?<!\babfss://)[^/\s@'\"]+|[^/\s@'\":]*:[^/\s@'\"]*)@")
 QUERY = re.compile(r"(\w+://[^\s?'\"]+?)(\?[^\s'\"]+|#[^\s'\"]*=[^\s'\"]*)")  # a fragment may hold a token, too
 
 
@@ -40,6 +41,8 @@ def plain_url(text: str) -> str:
 
     >>> plain_url("of https://me:word@host/x?sig=1 and s3://bucket/a#b.csv and http://host/x#token=1")
     'of https://host/x and s3://bucket/a#b.csv and http://host/x'
+    >>> plain_url("abfs://logs@shop.dfs.core.windows.net/a and abfs://logs:word@shop.dfs.core.windows.net/a")
+    'abfs://logs@shop.dfs.core.windows.net/a and abfs://shop.dfs.core.windows.net/a'
     """
     return QUERY.sub(r"\1", USER.sub("", text))
 

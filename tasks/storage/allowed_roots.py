@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tasks.core.redaction import plain_url
 from tasks.errors import HostError, JobError
+from tasks.storage.cloud_options import KINDS
 
 VARIABLE = "ROWMILL_ALLOWED_ROOTS"
 MAGIC = re.compile(r"[*?\[]")
@@ -122,7 +124,7 @@ def _check(path: str, field: str, roots: tuple[str, ...]) -> None:
     named = f"the allowed roots are {', '.join(roots)}" if roots else "no root is allowed"
     raise HostError(
         "the path is outside the allowed roots",
-        where=f"{field} = {path}{elsewhere}",
+        where=f"{field} = {plain_url(path)}{elsewhere}",
         why=f"{named} ({VARIABLE} of the host that runs this)",
         do="choose a path inside them, or ask whoever runs the host to add one",
     )
@@ -181,7 +183,10 @@ def _split_url(url: str) -> tuple[Any, list[str], list[str]] | None:
     scheme, _, rest = url.partition("://")
     decoded = _unquote_fully(rest)
     kind = _kind(scheme)
-    if kind is None or "::" in url or "\\" in decoded or "\0" in decoded or decoded.count("/") != rest.count("/"):
+    hides_a_slash = decoded.count("/") != rest.count("/")
+    # Clients drop line ends and tabs, and what is left may be `..`.
+    has_control_character = any(character < " " or character == "\x7f" for character in decoded)
+    if kind is None or "::" in url or "\\" in decoded or hides_a_slash or has_control_character:
         return None
     written = rest.split("/")
     plain = decoded.split("/")
@@ -189,7 +194,14 @@ def _split_url(url: str) -> tuple[Any, list[str], list[str]] | None:
         return None
     if kind in HTTP:
         written[0], plain[0] = written[0].lower(), plain[0].lower()
-    return kind, [s for s in written if s], [s for s in plain if s]
+    return kind, _without_outer_slashes(written), _without_outer_slashes(plain)
+
+
+def _without_outer_slashes(segments: list[str]) -> list[str]:
+    """Segments without empty ones at the beginning and the end. One in between is part of a name: `a//b` is not below
+    `a/b`."""
+    filled = [i for i, segment in enumerate(segments) if segment]
+    return segments[filled[0] : filled[-1] + 1] if filled else []
 
 
 def _unquote_fully(text: str) -> str:
@@ -205,5 +217,5 @@ def _kind(scheme: str) -> str | None:
     name = scheme.lower()
     if name in LOCAL:
         return None
-    same = known_implementations.get(name, {}).get("class", name)
+    same = KINDS.get(name) or known_implementations.get(name, {}).get("class", name)
     return name if name in HTTP else str(same)

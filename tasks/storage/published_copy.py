@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from tasks.core.plan import File
 from tasks.errors import DataError, RowmillError, few, rewrite_error
-from tasks.storage.allowed_roots import check_path, open_allowed_path
+from tasks.storage.allowed_roots import check_path, is_local, open_allowed_path
 from tasks.storage.atomic import no_space, partial_file
 from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
@@ -129,11 +129,11 @@ def open_published(
     """
     address = os.fspath(path)
     options = storage(storage_options)
-    store = open_store(address, options)
-    if store.is_local:
+    if is_local(address):
         yield PublishedCopy(Path(local_folder(path, what, where)))
         return
-    check_path(address, where)
+    check_path(address, where)  # first: some clients connect when they are made
+    store = open_store(address, options)
     copy = _copy_here(store, store.full_path(address), options, every_version)
     try:
         yield copy

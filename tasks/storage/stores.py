@@ -14,7 +14,7 @@ from tasks.core.plan import File
 from tasks.core.redaction import plain_url
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.storage.allowed_roots import is_local
-from tasks.storage.cloud_options import EXTRAS, cloud_options, kind_of, unknown_options
+from tasks.storage.cloud_options import AZURE, EXTRAS, cloud_options, kind_of, unknown_options
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
@@ -35,12 +35,26 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
         return LOCAL
     settings = dict(options or {})
     kind = kind_of(path)
+    if kind:
+        _check_bucket(path, kind)
     if kind and importlib.util.find_spec("obstore") and not unknown_options(kind, settings):
         check_process(path)
         bucket = "/".join(path.split("/", 3)[:3])
         variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(CLOUD_VARIABLES)))
         return _object_store(bucket, json.dumps(settings, sort_keys=True, default=str), variables)
     return FsspecStore(_file_system(path, settings), settings)
+
+
+def _check_bucket(path: str, kind: str) -> None:
+    """A JobError for a URL with a user or password; the container of an Azure URL stands where they would."""
+    user, at, _ = path.split("/", 3)[2].rpartition("@")
+    if at and (kind != AZURE or ":" in user):
+        raise JobError(
+            "a URL of an object store holds a user or a password",
+            where=plain_url(path),
+            why="it would be shown in messages",
+            do="leave it out of the URL, and name the options of the storage: storage_options",
+        )
 
 
 @dataclass(frozen=True)

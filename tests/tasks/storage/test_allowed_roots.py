@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import make_application, make_job
 from tasks.errors import JobError
+from tasks.manifest import Manifest
+from tasks.ops.side_tables import read_side_table
+from tasks.storage import files, published_copy, stores
 from tasks.storage.allowed_roots import VARIABLE, check_path, limit_roots, read_allowed_roots
 from tasks.storage.files import expand
+from tasks.workflow import Workflow
 
 
 @pytest.fixture
@@ -81,6 +88,84 @@ def test_two_names_of_one_storage_are_one(monkeypatch: pytest.MonkeyPatch) -> No
     check_path("s3a://bucket/logs/today", "source.path")
     with pytest.raises(JobError):
         check_path("s3a://bucket/logs-of-others", "source.path")
+
+
+TRICKS = [
+    "s3://shop/logs-of-others/a.parquet", "s3://shop/other/a.parquet", "s3://other/logs/a.parquet", "s3://shop",
+    "s3://shop/logs/../other/a.parquet", "s3://shop/logs/./../other/a.parquet", "s3://shop/logs/%2e%2e/other/a.parquet",
+    "s3://shop/logs/%2E%2e/other/a.parquet", "s3://shop/logs/.%252e/other/a.parquet",
+    "s3://shop/logs%2f..%2fother/a.parquet", "s3://shop/logs%2Fa.parquet", "s3://shop/logs/..%5cother/a.parquet",
+    "s3://shop/logs/..\\other/a.parquet", "s3://shop//logs/a.parquet", "s3://shop/%2flogs/a.parquet",
+    "s3://shop/logs/.\t./other/a.parquet", "s3://shop/logs/%2e%0a%2e/other/a.parquet", "S3://shop/other/a.parquet",
+    "S3A://other/logs/a.parquet", "s3://key:very-hidden@shop/logs/a.parquet", "s3://key@shop/logs/a.parquet",
+    "s3://shop@other/logs/a.parquet", "s3://shop%40other/logs/a.parquet", "s3://SHOP/logs/a.parquet",
+    "s3://shop/Logs/a.parquet", "s3://shop/l*gs/a.parquet", "s3://*/logs/a.parquet", "s3://shop?/logs/a.parquet",
+    "simplecache::s3://shop/logs/a.parquet", "FILE:///etc/passwd", "local:///etc/passwd", "https://shop/logs/a.parquet",
+    "gs://shop/logs/a.parquet", "az://shop/logs/a.parquet", "abfs://shop@logs/a.parquet", "sftp://shop/logs/a.parquet",
+]  # fmt: skip
+ROOT = "s3://shop/logs"
+
+
+def read_as_side_table(url: str) -> object:
+    return read_side_table(url)
+
+
+def read_as_job(url: str) -> object:
+    return make_job({"source": {"path": url}, "features": [{"columns": ["x"]}], "output": {"path": "in/out"}})
+
+
+def join_in_job(url: str) -> object:
+    joins = [{"columns": ["x"], "ops": [{"op": "JoinExternal", "table": url, "on": "x"}]}]
+    return make_job({"source": {"path": "in"}, "features": joins, "output": {"path": "in/out"}})
+
+
+def write_in_job(url: str) -> object:
+    return make_job({"source": {"path": "in"}, "features": [{"columns": ["x"]}], "output": {"path": url}})
+
+
+def apply_in_job(url: str) -> object:
+    return make_application({"fitted": url, "source": {"path": "in"}, "output": {"path": "in/out"}})
+
+
+DOORS: list[Callable[[str], object]] = [
+    expand, read_as_side_table, Workflow.load, Manifest.load, read_as_job, join_in_job, write_in_job, apply_in_job,
+]  # fmt: skip
+
+
+@pytest.mark.promise("URLs go by scheme, host and whole path segments")
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__qualname__)
+def test_no_door_opens_for_a_url_outside_of_the_roots(
+    door: Callable[[str], object], house: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_store(path: str, options: object = None) -> NoReturn:
+        raise AssertionError(f"{path} was opened")
+
+    monkeypatch.setenv(VARIABLE, f"{house}/in:{ROOT}")
+    for module in (files, published_copy, stores):
+        monkeypatch.setattr(module, "open_store", open_store)
+    for url in TRICKS:
+        with pytest.raises(JobError) as refused:
+            door(url)
+        assert "very-hidden" not in str(refused.value)
+
+
+def test_a_url_inside_of_a_root_is_allowed_under_each_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"{ROOT}/:abfs://logs@shop.dfs.core.windows.net/day")
+    below = ("", "/", "/a b/ü+%20.csv", "/a//b.csv", "/day=*/*.parquet", "/..a/b..", "/a?versionId=1")
+    others = ("S3A://shop/logs/a.csv", "abfss://logs@shop.dfs.core.windows.net/day/1")
+    for url in (*(f"{ROOT}{path}" for path in below), *others):
+        check_path(url, "source.path")
+    for url in ("abfs://logs@other.dfs.core.windows.net/day", "abfs://day@shop.dfs.core.windows.net/day"):
+        with pytest.raises(JobError, match="outside the allowed roots") as refused:
+            check_path(url, "source.path")
+        assert refused.value.where == f"source.path = {url}"
+
+
+@pytest.mark.parametrize("url", ["s3://key:very-hidden@shop/a", "s3://very-hidden@shop/a", "abfs://a:very-hidden@b/c"])
+def test_a_url_with_a_user_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(JobError, match="holds a user or a password") as refused:
+        stores.open_store(url)
+    assert "very-hidden" not in str(refused.value)
 
 
 @pytest.mark.promise(
