@@ -86,8 +86,7 @@ class ObjectStore:
             return self._without_folder_marks(files), folders
 
     def full_path(self, path: str) -> str:
-        root, key = _split(path)
-        return (root + key).rstrip("/")
+        return full_url(path)
 
     def open(self, path: str, file: File | None = None) -> BinaryIO:
         return cast("BinaryIO", RangeFile(self, file or self.stat(path)))
@@ -257,7 +256,8 @@ class ObjectStore:
     def _failures(self, path: str) -> Iterator[None]:
         from obstore import exceptions
 
-        check_process(path)
+        if is_forked():
+            raise _make_fork_error(path)
         if not _process:
             _process.append(os.getpid())
         try:
@@ -314,15 +314,24 @@ class ObjectStore:
         return mask_secrets(plain_url(COMMAND_OUTPUT.sub(r"\1", line)), self._secrets)
 
 
-def check_process(path: str) -> None:
-    """A GiveUpError in a fork of a process that has sent requests: they would wait for ever."""
-    if _process and _process[0] != os.getpid():
-        raise GiveUpError(
-            "an object store cannot be used in a forked process",
-            where=path,
-            why="the client has threads in the process that was forked, and none in the fork",
-            do="start processes by spawn or forkserver: multiprocessing_context='spawn' of PyTorch's DataLoader",
-        )
+def full_url(path: str) -> str:
+    """A URL as listings write it."""
+    root, key = _split(path)
+    return (root + key).rstrip("/")
+
+
+def is_forked() -> bool:
+    """Whether this is a fork of a process that has sent requests: requests of its own would wait for ever."""
+    return bool(_process) and _process[0] != os.getpid()
+
+
+def _make_fork_error(path: str) -> GiveUpError:
+    return GiveUpError(
+        "a store that was opened before a fork cannot be used after it",
+        where=path,
+        why="the client has threads in the process that was forked, and none in the fork",
+        do="open the file in the process that reads it, or start processes by spawn or forkserver",
+    )
 
 
 def _client(options: CloudOptions) -> Any:
@@ -403,6 +412,9 @@ def _needs_boto(options: CloudOptions) -> bool:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rowmill-fetch")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has no threads
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -87,6 +88,10 @@ class InFlight:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with nothing on its way, as in a forked process: what its parent fetches does not come here."""
         self.most = 0  # that were taken at once, for tests
         self._taken = 0
         self._changed = threading.Condition()
@@ -119,3 +124,4 @@ class InFlight:
 
 
 in_flight = InFlight(min(MOST_IN_FLIGHT, int(SHARE_IN_FLIGHT * psutil.virtual_memory().total)))
+os.register_at_fork(after_in_child=in_flight.begin)

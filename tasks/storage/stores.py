@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tasks.core.plan import File
 from tasks.core.redaction import plain_url
 from tasks.errors import DataError, JobError, RowmillError
 from tasks.storage.allowed_roots import is_local
-from tasks.storage.cloud_options import AZURE, EXTRAS, cloud_options, kind_of, unknown_options
+from tasks.storage.cloud_options import AZURE, EXTRAS, kind_of, unknown_options
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
-from tasks.storage.object_store import ObjectStore, check_process
 from tasks.storage.store import MissingFileError, Store, make_missing_error
+from tasks.storage.store_process import open_object_store
 
 LOCAL = LocalStore()
-CLOUD_VARIABLES = ("AWS_", "GOOGLE_", "AZURE_", "ROWMILL_RETRY_")  # what clients read when they are made
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
@@ -38,10 +35,7 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
     if kind:
         _check_bucket(path, kind)
     if kind and importlib.util.find_spec("obstore") and not unknown_options(kind, settings):
-        check_process(path)
-        bucket = "/".join(path.split("/", 3)[:3])
-        variables = tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith(CLOUD_VARIABLES)))
-        return _object_store(bucket, json.dumps(settings, sort_keys=True, default=str), variables)
+        return open_object_store(path, settings)
     return FsspecStore(_file_system(path, settings), settings)
 
 
@@ -80,12 +74,6 @@ def list_files(path: str, options: Mapping[str, Any] | None = None) -> ListedFil
     if not files:
         raise make_missing_error(path)
     return ListedFiles(full, tuple(sorted(files, key=lambda file: os.fsencode(file.path))), is_folder=True)
-
-
-@lru_cache(maxsize=64)
-def _object_store(bucket: str, options: str, variables: tuple[tuple[str, str], ...]) -> ObjectStore:
-    settings = json.loads(options)
-    return ObjectStore(cloud_options(bucket, settings), settings)
 
 
 def _file_system(url: str, options: Mapping[str, Any]) -> Any:

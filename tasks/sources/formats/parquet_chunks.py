@@ -3,6 +3,7 @@ at once, as much as may be on its way."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -58,8 +59,13 @@ class Footers:
             while self._nbytes > self.limit:
                 self._nbytes -= self._known.popitem(last=False)[1][1]
 
+    def begin_fork(self) -> None:
+        """In a forked process: a thread of its parent may have had the lock."""
+        self._lock = threading.Lock()
+
 
 footers = Footers()
+os.register_at_fork(after_in_child=footers.begin_fork)
 
 
 def _key(file: File) -> tuple[Any, ...]:
@@ -182,6 +188,9 @@ def _take_first(
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(FILES_AHEAD, thread_name_prefix="rowmill-chunks")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has no threads
 
 
 def make_broken_file_error(path: str, why: str) -> DataError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import fsspec
 import pytest
 
 from tasks.core import storage_traffic
+from tasks.core.plan import File
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
 from tasks.storage import local_store
 from tasks.storage.ranges import InFlight, join_ranges
@@ -343,25 +344,55 @@ def test_what_is_missing_or_refused_is_named(object_store: Any) -> None:
 
 @pytest.mark.system
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # from Python 3.12 on
-def test_a_fork_is_refused_instead_of_waiting_for_ever(object_store: Any, remote: Place) -> None:
-    path = remote.fill("a")
-    file = remote.store.stat(path)
+def test_a_fork_reads_and_writes_through_a_process_of_its_own(object_store: Any, remote: Place) -> None:
+    content = bytes(range(256)) * 4096
+    file = remote.store.stat(remote.fill("a", content))
     reads, writes = os.pipe()
     child = os.fork()
     if not child:
+        signal.alarm(60)  # whatever hangs
         try:
-            remote.store.read_ranges(file, [(0, 1)])
-        except GiveUpError as error:
-            os.write(writes, error.what.encode())
-            with suppress(GiveUpError):
-                open_store(path, object_store.options)
-                os.write(writes, b", and opened again")
-        finally:
-            os._exit(0)
+            lines = use_in_fork(object_store, remote, file, content)
+        except BaseException as error:
+            lines = [repr(error)]
+        os.write(writes, "\n".join(lines).encode())
+        os._exit(0)
     os.waitpid(child, 0)
     os.close(writes)
-    with os.fdopen(reads) as said:
-        assert said.read() == "an object store cannot be used in a forked process"
+    with os.fdopen(reads) as answered:
+        assert answered.read().splitlines() == [
+            "a store that was opened before a fork cannot be used after it",
+            "same listing",
+            "same bytes, by 8 threads",
+            "another writer was faster",
+            "a file is missing",
+            "written b, read again: yes",
+        ]
+    assert remote.names() == ["a"]
+
+
+def use_in_fork(object_store: Any, remote: Place, file: File, content: bytes) -> list[str]:
+    lines: list[str] = []
+    with pytest.raises(GiveUpError) as refused:
+        remote.store.read_ranges(file, [(0, 1)])
+    lines.append(refused.value.what)
+    store = open_store(file.path, object_store.options)
+    folder = file.path.rpartition("/")[0]
+    if [*store.list_pages(folder)] == [[file]] and store.list_folder(folder) == ([file], []):
+        lines.append("same listing")
+    with ThreadPoolExecutor(8) as threads:
+        parts = list(threads.map(lambda _: store.read_ranges(file, [(0, 1), (1, file.size)]), range(64)))
+    if all(b"".join(part) == content for part in parts):
+        lines.append("same bytes, by 8 threads")
+    for call in (lambda: store.put_if_absent(file.path, b"else"), lambda: store.stat(folder + "/none")):
+        with pytest.raises(RowmillError) as error:
+            call()
+        lines.append(error.value.what)
+    written = store.put_if_absent(folder + "/b", b"1234")
+    is_same = store.open(written.path).read() == b"1234"
+    store.delete([written.path])
+    lines.append(f"written b, read again: {'yes' if is_same else 'no'}")
+    return lines
 
 
 # Ranges
