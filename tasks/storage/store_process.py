@@ -58,6 +58,7 @@ class ForkedStore:
 
     settings: dict[str, Any] = field(repr=False)
     is_local = False
+    publishes = True
     lists_versions = True
 
     def list_pages(self, path: str) -> Iterator[list[File]]:
@@ -74,6 +75,9 @@ class ForkedStore:
 
     def stat(self, path: str) -> File:
         return cast("File", self._call("stat", path))
+
+    def read(self, path: str) -> tuple[File, bytes]:
+        return cast("tuple[File, bytes]", self._call("read", path))
 
     def read_ranges(self, file: File, ranges: Sequence[Range]) -> list[memoryview]:
         return cast("list[memoryview]", self._call("read_ranges", file.path, file, ranges))

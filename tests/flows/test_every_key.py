@@ -568,7 +568,8 @@ def test_every_key_has_a_place_in_the_form(flow: Any, model: type[BaseModel]) ->
 
 
 PYTHON = {
-    "iceberg": "format", "delta": "format", "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
+    "iceberg": "format", "delta": "format",
+    "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
     "keys": Dataset.shuffle_by_keys, "sort_by": Dataset.shuffle_by_keys, "unique": Dataset.unique,
     "split": Dataset.split, "downsample": Dataset.downsample, "strict": Dataset.downsample,
     "parse_once": Dataset.persist,
