@@ -149,9 +149,10 @@ def _transform_and_publish(current: CurrentRun, execute: Execute, plugins: Seque
     """Transform, shuffle and write the rows of all splits, and publish them together."""
     request = current.request
     with commit.CommitPreparation(request, current.report) as preparation:
-        for split in request.splits:
-            _do_stage(current, execute, plugins, "transform", split)
-            _do_stage(current, execute, plugins, "shuffle_write", split)
+        with request.staging.upload_ahead(request.output.on_existing):
+            for split in request.splits:
+                _do_stage(current, execute, plugins, "transform", split)
+                _do_stage(current, execute, plugins, "shuffle_write", split)
         for plugin in plugins:
             plugin.before_commit(current)
         current.manifests += commit.commit(

@@ -97,7 +97,8 @@ def _write(work: Work, plan: Plan, output: Output, pool: Pool, origin: Origin, r
         save_fitted(origin.final or work.final, work.schema, work.learned, fitted, FittedOrigin(origin.reading))
         shuffle = replace(shuffle, cutting=replace(shuffle.cutting, work=prepare_for_workers(work, fitted, pool)))
         choice = _choose_exchange(work, plan, output, pool, run, shuffle)
-        written = _write_rows(shuffle, plan, output, pool, staging, choice)
+        with staging.upload_ahead(output.on_existing):
+            written = _write_rows(shuffle, plan, output, pool, staging, choice)
         check_unchanged(plan.files, plan.options.get("storage_options"))
         data = _describe_output(work, plan, output, origin, choice, written, started)
         if output.metadata_file:

@@ -53,6 +53,7 @@ from tasks.storage.stores import open_store
 
 STALE_SECONDS = 60.0  # without a heartbeat, by the store's clock, after which the owner of a lock counts as dead
 AT_ONCE = 8  # files
+FOLLOW_SECONDS = 0.3  # between two looks for parts that are written
 LATER_NOTES = (DISCARDED, PUBLISHED)  # which commands change after a version was published
 SINGLE = "data"  # how the prefix of an output without versions begins
 ADDRESS = "address.json"  # in the folder around a mirror: what it mirrors
@@ -247,8 +248,7 @@ class OutputMirror:
         has taken the lock meanwhile.
         """
         name = self._choose_name() if is_version else ""
-        uploads = _Uploads(self.store, self.url, work / UPLOADS)
-        uploads.begin(name or SINGLE, self._pointer.prefixes)
+        uploads = self._begin_uploads(name, work)
         uploads.upload_all(new)
         entry = Entry(name, uploads.prefix)
         self._write_pointer(self._sweep().with_version(entry, until))
@@ -259,6 +259,24 @@ class OutputMirror:
                 (new / path).unlink(missing_ok=True)
         (work / UPLOADS).unlink(missing_ok=True)
         return name
+
+    @contextmanager
+    def upload_ahead(self, new: Path, notes: Path, work: Path, is_version: bool) -> Iterator[None]:
+        """Upload the parts in `new`, each once its note is in `notes`, while the block writes them."""
+        uploads = self._begin_uploads(self._choose_name() if is_version else "", work)
+        stop = threading.Event()
+        thread = threading.Thread(target=uploads.follow, args=(new, notes, stop), daemon=True, name="rowmill-upload")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _begin_uploads(self, name: str, work: Path) -> _Uploads:
+        uploads = _Uploads(self.store, self.url, work / UPLOADS)
+        uploads.begin(name or SINGLE, self._pointer.prefixes)
+        return uploads
 
     def _choose_name(self) -> str:
         numbers = [int(entry.name[1:]) for entry in self._pointer.versions if entry.name]
@@ -498,19 +516,48 @@ class _Uploads:
                 list(threads.map(lambda name: self.upload(folder / name, name), missing))
         self._store.delete([file.path for name, file in there.items() if name not in set(files)])
 
+    def follow(self, new: Path, notes: Path, stop: threading.Event) -> None:
+        """Upload parts that are noted until `stop`. What fails is tried again when the output is published."""
+        followed: dict[Path, int] = {}
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rowmill-upload") as threads:
+            while not stop.wait(FOLLOW_SECONDS):
+                for note in sorted(notes.rglob("*.json")):
+                    if followed.get(note) != _time_of(note):
+                        followed[note] = _time_of(note)
+                        threads.submit(self._upload_noted, new, note.parent.relative_to(notes), note, stop)
+
+    def _upload_noted(self, new: Path, split: Path, note: Path, stop: threading.Event) -> None:
+        """Upload the files of a note, unless they are there as they are."""
+        for part in read_record(note).get("parts", ()):
+            name = str(split / part["path"])
+            path = new / name
+            if stop.is_set() or self._is_noted(path, name):
+                continue
+            try:
+                self.upload(path, name)
+            except (RowmillError, OSError) as error:
+                log.info("%s is uploaded later: %s", path, error)
+
+    def _is_noted(self, path: Path, name: str) -> bool:
+        """Whether a local file was uploaded as it is."""
+        status = path.stat()
+        return self._known.get(name, [])[:2] == [status.st_size, status.st_mtime_ns]
+
     def upload(self, path: Path, name: str) -> None:
         status = path.stat()
         file = self._store.upload(path, f"{self._root}/{self.prefix}/{name}")
         if file.size != status.st_size:
             raise TransientError("a file changed while it was uploaded", where=str(path), do="run the same job again")
         with self._lock, self._note.open("a") as note:
+            self._known[name] = [status.st_size, status.st_mtime_ns, file.version]
             note.write(json.dumps([name, status.st_size, status.st_mtime_ns, file.version]) + "\n")
 
     def _is_there(self, path: Path, name: str, file: File | None) -> bool:
         """Whether a local file was uploaded as it is, and lies there as it was uploaded."""
-        status = path.stat()
-        noted = [status.st_size, status.st_mtime_ns, file.version if file else ""]
-        return file is not None and self._known.get(name) == noted and file.size == status.st_size
+        if file is None or not self._is_noted(path, name):
+            return False
+        size, _, version = self._known[name]
+        return (size, version) == (file.size, file.version)
 
     def list_files(self) -> dict[str, File]:
         prefix = f"{self._root}/{self.prefix}"

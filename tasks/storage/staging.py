@@ -244,6 +244,15 @@ class Staging:
         self.clean()
         return self.target
 
+    @contextmanager
+    def upload_ahead(self, on_existing: OnExisting) -> Iterator[None]:
+        """Upload parts to an object store while the block writes them; nothing for a local output."""
+        if self.mirror is None:
+            yield
+            return
+        with self.mirror.upload_ahead(self.new, self.notes, self.folder, on_existing == "version"):
+            yield
+
     def _exchange(self, new: Path) -> None:
         """Put the new output in the place of the old one in one step, so that readers see one of them, whole.
 

@@ -169,6 +169,7 @@ FEATURES: dict[str, Seen | str] = {
 OUTPUT: dict[str, Seen | str] = {
     "path": Seen("elsewhere", other="out"),
     "shuffle": Seen("full", None, {}, TWENTY, other="none"),
+    "storage_options": "tests/tasks/test_remote_outputs.py::test_what_interrupted_runs_have_left_is_removed",
     "seed": Seen(1, None, {"output": {"shuffle": "full"}}, TWENTY),
     "shuffle_groups": "tests/tasks/shuffle/test_shuffle_quality.py::"
     "test_worker_mixes_the_rows_of_a_group_evenly_and_no_others",

@@ -18,7 +18,7 @@ from infra.clusters.configurations import configurations
 from infra.clusters.model import Cluster
 from infra.clusters.preset import read_preset
 from infra.orchestration.deployment_file import read_file
-from tasks.core.settings import Source
+from tasks.core.settings import Output, Source
 from tasks.errors import JobError
 from tasks.graph.node import as_node
 from tasks.ops.base import Operator, make_operator
@@ -138,6 +138,10 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
         elif "fitted" in value:
             Source.model_validate(value["source"])
             seen.append("apply")
+        elif "base" in value:
+            Source.model_validate(value["source"])
+            Output.model_validate(value["output"])
+            seen.append("night")
         elif "split" in value:
             Source.model_validate({"path": "x", **value})
             seen.append("split")
@@ -155,7 +159,7 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
     for _, text in blocks():
         if text.startswith("cluster:"):
             Cluster.model_validate(load(text)["cluster"])  # type: ignore[index]
-    counts = {"job": 7, "apply": 1, "split": 7, "cluster": 6, "configurations": 1, "preset": 1}
+    counts = {"job": 7, "apply": 1, "split": 7, "cluster": 6, "configurations": 1, "preset": 1, "night": 1}
     assert {name: seen.count(name) for name in seen} == counts
 
 

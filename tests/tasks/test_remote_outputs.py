@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from rowmill.cli import app
@@ -243,3 +248,43 @@ def test_a_fitted_workflow_is_saved_to_a_store(source: Path, object_store: Objec
     pd.testing.assert_frame_equal(
         loaded.transform(rows).to_ddf().compute(), workflow.transform(rows).to_ddf().compute()
     )
+
+
+def test_parts_are_uploaded_while_others_are_written(tmp_path: Path, object_store: ObjectStore) -> None:
+    new, notes = tmp_path / "new", tmp_path / "parts"
+    for folder in (new / "train", notes / "train"):
+        folder.mkdir(parents=True)
+    mirror = OutputMirror("s3://shop/outputs/ahead", object_store.options)
+    with mirror.hold_lock({"id": "one"}, wait=False):
+        with mirror.upload_ahead(new, notes, tmp_path, is_version=False), object_store.proxy.counting() as traffic:
+            (new / "train/part-00000.parquet").write_text("12345")
+            (notes / "train/part-00000.parquet.json").write_text('{"parts": [{"path": "part-00000.parquet"}]}')
+            until = time.monotonic() + 30
+            while not object_store.list_keys("outputs/ahead/data-") and time.monotonic() < until:
+                time.sleep(0.02)
+        assert traffic.count("put") == 1
+        (new / MANIFEST).write_text("{}")
+        with object_store.proxy.counting() as traffic:
+            mirror.publish(new, tmp_path, is_version=False, until=0)
+    keys = object_store.list_keys("outputs/ahead/data-")
+    assert [key.partition("/data-")[2][9:] for key in keys] == [MANIFEST, "train/part-00000.parquet"]
+    assert [r.path for r in traffic.requests if r.path.endswith("part-00000.parquet")] == []
+
+
+@pytest.mark.promise(
+    "Readers find the files below the path of the manifest", "infra/README.md#outputs-on-object-stores"
+)
+def test_others_read_an_output_from_its_store(source: Path, object_store: ObjectStore) -> None:
+    write(object_store, source, "s3://shop/outputs/read")
+    path = Manifest.load("s3://shop/outputs/read", object_store.options).path
+    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "aws_region": "us-east-1"}
+    endpoint = object_store.proxy.url
+
+    by_polars = pl.scan_parquet(f"{path}/*.parquet", storage_options={**keys, "aws_endpoint_url": endpoint}).collect()
+    fs = pafs.S3FileSystem(access_key="testing", secret_key="testing", region="us-east-1", endpoint_override=endpoint)
+    by_arrow = pads.dataset(path.removeprefix("s3://"), filesystem=fs, format="parquet").to_table()
+    by_dask = dd.read_parquet(f"{path}/*.parquet", storage_options=object_store.options).compute()
+
+    assert by_arrow.num_rows == 2_000
+    assert by_arrow.equals(by_polars.to_arrow().cast(by_arrow.schema))
+    assert by_dask["price"].tolist() == by_arrow["price"].to_pylist()
