@@ -181,7 +181,14 @@ def relative_paths(job: Any, graph: Node | None = None) -> list[str]:
     """Return the paths of this host in a job that begin in the current folder."""
     source = job.source
     run = job.run
-    named = [*source.paths, job.output.path, run.scratch, getattr(job, "fitted", None), getattr(job, "base", None)]
+    named = [
+        *source.paths,
+        job.output.path,
+        job.output.delta,
+        run.scratch,
+        getattr(job, "fitted", None),
+        getattr(job, "base", None),
+    ]
     named += [path for _, path in _pair_with_field("", getattr(getattr(job, "refit", None), "learn_from", None))]
     named += [job.contract if isinstance(job.contract, str) else None]
     named += [source.bad_lines if source.bad_lines not in ("error", "skip") else None]
@@ -206,6 +213,8 @@ def _check_local(job: Any) -> None:
 def _list_write_paths(job: Any) -> Iterator[tuple[str, str]]:
     """What a run writes: the output, the work in progress, what Dask spills, lines that cannot be read."""
     yield "output.path", job.output.path
+    if job.output.delta is not None:
+        yield "output.delta", job.output.delta
     if is_local(job.output.path):
         staging = Staging.of(job.output, job.run)
         yield from (("output.path (the folder beside it)", str(p)) for p in (staging.old, staging.beside))

@@ -153,7 +153,9 @@ class CheckedJob(DatedJob):
                 "bad_lines": absolute_target(self.source),
             }
         )
-        output = self.output.model_copy(update={"path": absolute(self.output.path)})
+        output = self.output.model_copy(
+            update={"path": absolute(self.output.path), "delta": absolute(self.output.delta)}
+        )
         collectors = {
             key: address and absolute(collector_file(address) or address)
             for key, address in (("lineage", self.run.lineage), ("metrics", self.run.metrics))

@@ -32,7 +32,7 @@ from flows.job.job import (
     validate_job,
 )
 from infra.clusters.model import Cluster
-from tasks.core.settings import NO_BASE, Checks, Output, Refitting, Run, Section, Source, some_path
+from tasks.core.settings import NO_BASE, TABLES, Checks, Output, Refitting, Run, Section, Source, some_path
 from tasks.core.strict_json import JsonObject
 from tasks.core.wings import check_keys
 from tasks.errors import JobError
@@ -175,6 +175,7 @@ def inherit_from_base(refit: Refit, base_settings: Mapping[str, JsonObject]) -> 
         "sort_by": output.get("shuffle") == "key",
         "metadata_file": output.get("format", "parquet") == "parquet",
         "keep_versions": output.get("on_existing") == "version",
+        **dict.fromkeys((*TABLES, "mode"), output.get("on_existing") == "version"),
     }
     output = {name: value for name, value in output.items() if name in own["output"] or may_inherit.get(name, True)}
     sections = {"checks": validate_job(Checks, wanted["checks"]), "output": validate_job(Output, output)}

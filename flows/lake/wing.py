@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flows.lake.plugins import TableSourcePlugin
+from flows.lake.plugins import TableOutputPlugin, TableSourcePlugin
 
-PLUGINS = (TableSourcePlugin,)
+PLUGINS = (TableSourcePlugin, TableOutputPlugin)

@@ -332,6 +332,7 @@ def _need_no_path(schema: JsonObject) -> None:
 
 
 TABLES = ("iceberg", "delta")  # keys of a source that are in place of `path`
+TABLE_NAME = r"^[^./\s]+(\.[^./\s]+){2,}$"  # catalog.database.table
 SnapshotId = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -350,7 +351,7 @@ class Source(Section):
     path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
     iceberg: str | None = Field(
         None,
-        pattern=r"^[^./\s]+(\.[^./\s]+){2,}$",
+        pattern=TABLE_NAME,
         description="in place of path: a table of Iceberg as catalog.database.table, of a catalog in the host's "
         "settings of PyIceberg",
     )
@@ -613,6 +614,17 @@ class Output(Section):
         description="for on_existing: version: number of newest versions to keep; all if empty",
     )
     metadata_file: bool = Field(False, description="write _metadata: the footers of all Parquet files in one")
+    iceberg: str | None = Field(
+        None, pattern=TABLE_NAME, description="table of Iceberg that each version is added to: catalog.database.table"
+    )
+    delta: str | None = Field(
+        None, min_length=1, description="folder of a table of Delta, around path, that each version is added to"
+    )
+    mode: Literal["append", "replace_partition"] | None = Field(
+        None,
+        description="for iceberg and delta: append (default), or replace_partition: the partitions that the new rows "
+        "are in lose their older rows",
+    )
 
     _path_is_not_empty = field_validator("path", mode="before")(some_path)
 
@@ -643,6 +655,44 @@ class Output(Section):
             raise ValueError(f"files of format: {self.format} {why}: compression {self.compression} has no effect")
         if self.metadata_file and self.format != "parquet":
             raise ValueError(f"metadata_file belongs to format: parquet, not to {self.format}")
+        return self
+
+    @property
+    def table(self) -> str:
+        """The kind of table that the output is added to, which is also the key that names it; "" for none."""
+        return next((kind for kind in TABLES if getattr(self, kind) is not None), "")
+
+    @property
+    def table_name(self) -> str:
+        """The name or the location of the table."""
+        return self.iceberg or self.delta or ""
+
+    @model_validator(mode="after")
+    def _check_keys_of_tables(self) -> Output:
+        if self.iceberg is not None and self.delta is not None:
+            raise ValueError("iceberg and delta both name a table: give one of them")
+        if not self.table:
+            if self.mode is not None:
+                raise ValueError("mode belongs to iceberg and delta: no table is named")
+            return self
+        if self.on_existing != "version":
+            raise ValueError(
+                f"{self.table} belongs to on_existing: version: the files of the table are those of the versions, so "
+                "that none may be replaced"
+            )
+        if self.keep_versions is not None:
+            raise ValueError(f"keep_versions would remove files of the table that {self.table} names: leave it out")
+        if self.format != "parquet":
+            raise ValueError(f"the files of a table are Parquet, not {self.format}")
+        if self.iceberg is not None and self.partition_on:
+            raise ValueError(
+                "partition_on leaves its columns out of the files, and a table of Iceberg takes the values of its "
+                "partitions from them: leave partition_on out"
+            )
+        if self.delta is not None and self.mode == "replace_partition" and not self.partition_on:
+            raise ValueError(
+                "mode: replace_partition of a table of Delta needs partition_on, the columns of its partitions"
+            )
         return self
 
 

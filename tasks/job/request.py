@@ -15,7 +15,7 @@ from tasks.core.contract import Contract, make_contract
 from tasks.core.pickled_fields import PickledFields
 from tasks.core.plan import OPTION, PARSED, File, Plan
 from tasks.core.schema import ROW, Schema
-from tasks.core.settings import Checks, FlowName, Output, Run, Source
+from tasks.core.settings import TABLES, Checks, FlowName, Output, Run, Source
 from tasks.core.strict_json import JsonObject, decode_floats
 from tasks.core.versions import rowmill_version
 from tasks.errors import DataError
@@ -246,7 +246,8 @@ class Request(PickledFields):
 
     def parts_fingerprint(self, *more: Any) -> str:
         """Compute the fingerprint of the bytes of the output; `more` are plan, state, number of files and split."""
-        files = self.output.model_dump(exclude={"path", "storage_options", "on_existing", "keep_versions"})
+        other = {"path", "storage_options", "on_existing", "keep_versions", *TABLES, "mode"}
+        files = self.output.model_dump(exclude=other)
         return fingerprint(self.state_fingerprint(""), files, versions.PERMUTATION_VERSION, *more)
 
 

@@ -37,22 +37,24 @@ MILLISECOND = pa.scalar(1_000, pa.duration("us"))
 
 
 @contextmanager
-def named_errors(path: str, where: str) -> Iterator[None]:
-    """Turn the errors of delta-rs into those that name the table and what to do."""
+def named_errors(path: str, where: str, passing: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn the errors of delta-rs, but for those `passing`, into some that name the table and what to do."""
     try:
         yield
     except RowmillError:
+        raise
+    except passing:
         raise
     except TableNotFoundError:
         do = f"correct the path: it is the folder that has {LOG}"
         raise JobError("there is no table of Delta", where=f"{where} = {path}", do=do) from None
     except Exception as error:  # of storages, logs and features
         raise DataError(
-            "the table cannot be read",
+            "the table cannot be used",
             where=f"{where} = {path}",
             why=str(error).split("\n")[0],
-            do="check the path and the options of its storage; a table that needs features of newer readers has to be "
-            "read with Spark",
+            do="check the path and the options of its storage; a table that needs features of newer "
+            "programs has to be used with Spark",
         ) from None
 
 

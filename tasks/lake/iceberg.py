@@ -97,11 +97,13 @@ def open_catalog(name: str, where: str) -> Catalog:
 
 
 @contextmanager
-def named_errors(table: str, where: str) -> Iterator[None]:
-    """Turn the errors of PyIceberg into those that name the table and what to do."""
+def named_errors(table: str, where: str, passing: type[Exception] | tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn the errors of PyIceberg, but for those `passing`, into some that name the table and what to do."""
     try:
         yield
     except RowmillError:
+        raise
+    except passing:
         raise
     except (NoSuchTableError, NoSuchNamespaceError):
         raise JobError(
@@ -118,7 +120,7 @@ def named_errors(table: str, where: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # of catalogs, storages and formats
         raise DataError(
-            "the table cannot be read",
+            "the table cannot be used",
             where=f"{where} = {table}",
             why=f"{type(error).__name__}: {str(error).split(chr(10))[0]}",
             do="look at it with pyiceberg describe; check the settings of the catalog and its storage",

@@ -1,4 +1,4 @@
-"""Reads what the metadata of a table says of its data files, for any kind of table."""
+"""Any kind of table: what the metadata says of its data files, and where versions of an output are added."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
-from tasks.core.settings import Source
+from tasks.core.settings import Output, Source
 from tasks.errors import JobError
+from tasks.lake.versions import Table
 from tasks.sources.table_files import TableFiles
+from tasks.storage.files import is_remote
 
 LIBRARIES = {"iceberg": "pyiceberg", "delta": "deltalake"}  # by kind, which is also the name of the extra
 
@@ -23,10 +25,28 @@ def read_table(source: Source) -> TableFiles:
     return read(source)
 
 
-def import_kind(kind: str, where: str) -> ModuleType:
-    """Import the module of a kind of table; a JobError where the library behind it is not installed."""
+def open_output_table(output: Output) -> Table:
+    """Open the table that versions of an output are added to; it need not be there.
+
+    A JobError where the extra is not installed, and where its catalog or its place does not suit.
+    """
+    if is_remote(output.path):
+        raise JobError(
+            "versions on an object store are not added to a table",
+            where=f"output.path = {output.path}, output.{output.table} = {output.table_name}",
+            do=f"write the output into a folder of this host, or a mounted one; or leave output.{output.table} out",
+        )
+    table: Table = import_kind(output.table, f"output.{output.table}", "_writing").Table(output)
+    return table
+
+
+def import_kind(kind: str, where: str, suffix: str = "") -> ModuleType:
+    """Import the module that reads a kind of table, or with `_writing` the one that writes it.
+
+    A JobError where the library behind it is not installed.
+    """
     try:
-        return import_module(f"tasks.lake.{kind}")
+        return import_module(f"tasks.lake.{kind}{suffix}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in (LIBRARIES[kind], "sqlalchemy"):
             raise

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tasks.core.stage_results import StageResult
+from tasks.errors import TransientError
 from tasks.job.publication import Train
 from tasks.job.request import Request
 from tasks.manifest import Manifest
 from tasks.stages.commit import NO_GATE, RunReport
 from tasks.storage.files_being_read import OpenFolder
+
+
+class UnfinishedError(TransientError):
+    """The output is published, and what a plugin has to do next has failed: the run fails, too."""
 
 
 class NothingToDoError(Exception):
@@ -71,7 +76,8 @@ class RunPlugin:
         """Called when all stages are done. An error ends the run: nothing is published, what is done is kept."""
 
     def committed(self, run: CurrentRun, outputs: Sequence[str]) -> None:
-        """Called when the folders `outputs` are published. An error is logged."""
+        """Called when the folders `outputs` are published. An UnfinishedError ends the run, once all plugins have been
+        called; another error is logged."""
 
     def ended(self, run: CurrentRun, error: BaseException | None) -> None:
         """Called at the end of each run whose `begin` this plugin has passed; `error` is what ended it, None if nothing

@@ -14,7 +14,7 @@ from tasks.graph.failed_casts import describe_record
 from tasks.job.refitting import LEARN_FROM
 from tasks.job.request import Request, SavedPlans
 from tasks.manifest import Manifest
-from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin
+from tasks.run.plugin import CurrentRun, NothingToDoError, RunPlugin, UnfinishedError
 from tasks.stages import commit, ingest, shuffle_write, statistics, transform
 from tasks.storage.files import is_remote
 from tasks.storage.files_being_read import open_outputs
@@ -177,9 +177,15 @@ def _publish_fitted(current: CurrentRun, plugins: Sequence[RunPlugin]) -> None:
 
 def _tell_committed(current: CurrentRun, plugins: Sequence[RunPlugin], outputs: Sequence[str]) -> None:
     current.outputs[:] = outputs
+    unfinished: list[UnfinishedError] = []
     for plugin in plugins:
         with _log_plugin_error(current, plugin, "committed"):
-            plugin.committed(current, outputs)
+            try:
+                plugin.committed(current, outputs)
+            except UnfinishedError as error:
+                unfinished.append(error)
+    if unfinished:
+        raise unfinished[0]
 
 
 def _do_stage(

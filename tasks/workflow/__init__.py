@@ -612,6 +612,12 @@ class Transformed(KnownFromNVTabular):
         scratch disk is too small; a TransientError if workers are lost for lack of memory.
         """
         settings = make_section(Output, {"path": str(path), **output}, "output", known_as="to_parquet")
+        if settings.table:
+            raise JobError(
+                "a call from Python adds no output to a table",
+                where=f"to_parquet, {settings.table}={settings.table_name!r}",
+                do=f"run it as a job, whose section output takes {settings.table}",
+            )
         run = make_section(Run, {"exchange": exchange, "scratch": scratch and os.fspath(scratch)}, "to_parquet")
         assert self.workflow.schema is not None
         workflow = self.workflow

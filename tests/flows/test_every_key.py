@@ -93,6 +93,7 @@ BY_CLASS = "tests/infra/test_by_class.py::"
 ON_CORES, ON_GPUS = SLURM + "test_the_job_of_a_worker_on_the_cores", SLURM + "test_the_job_of_workers_on_gpus"
 PODS = "tests/infra/test_kubernetes.py::test_the_resource_is_what_the_crd_takes"
 SSH = "tests/infra/test_ssh.py::"
+TABLES = "tests/tasks/lake/test_writing.py::"
 ICEBERG, DELTA = "tests/tasks/lake/test_iceberg.py::", "tests/tasks/lake/test_delta.py::"
 BASE, DATES = "tests/tasks/job/test_base_version.py::", "tests/flows/test_dates.py::"
 
@@ -184,6 +185,9 @@ OUTPUT: dict[str, Seen | str] = {
     "partition_on": Seen(["b"]),
     "on_existing": Seen("version"),
     "keep_versions": Seen(1, None, {"output": {"on_existing": "version"}}, runs=3),
+    "iceberg": TABLES + "test_each_version_is_one_snapshot_of_a_table_of_iceberg",
+    "delta": TABLES + "test_each_version_is_one_version_of_a_table_of_delta",
+    "mode": TABLES + "test_partitions_of_a_table_of_delta_are_the_folders_of_the_output",
     "metadata_file": Seen(True),
 }
 RUN: dict[str, Seen | str] = {
@@ -569,8 +573,8 @@ def test_every_key_has_a_place_in_the_form(flow: Any, model: type[BaseModel]) ->
 
 
 PYTHON = {
-    "iceberg": "format", "delta": "format",
-    "path": "source", "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
+    "iceberg": "format", "delta": "format", "path": "source",
+    "valid": "a second Dataset", "filter": "ops.Filter", "sample": "rowmill sample",
     "keys": Dataset.shuffle_by_keys, "sort_by": Dataset.shuffle_by_keys, "unique": Dataset.unique,
     "split": Dataset.split, "downsample": Dataset.downsample, "strict": Dataset.downsample,
     "parse_once": Dataset.persist,

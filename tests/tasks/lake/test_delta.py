@@ -54,7 +54,7 @@ def test_a_version_and_a_time_name_a_state_and_removed_files_are_not_read(tmp_pa
     assert same_rows(tmp_path / "t") == [{"x": 2}]
     assert same_rows(tmp_path / "t", version=0) == [{"x": 1}]
     assert plan_of(delta=str(tmp_path / "t"), as_of="2999-01-01").options["table"]["version"] == 1
-    with pytest.raises(DataError, match="the table cannot be read"):
+    with pytest.raises(DataError, match="the table cannot be used"):
         plan_of(delta=str(tmp_path / "t"), version=9)
 
 
