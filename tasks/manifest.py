@@ -37,7 +37,7 @@ from tasks.storage.documents import (
 from tasks.storage.files import local_folder
 from tasks.storage.output import PublishedOutput, of_begun_ids, of_other_ids
 from tasks.storage.own_files import MANIFEST, SPLITS, current, versions_of
-from tasks.storage.published_copy import open_published
+from tasks.storage.published_copy import PublishedCopy, open_published
 
 FORMAT = 1
 ORIGINS = {  # where the date of a run comes from; `at` is its time
@@ -272,14 +272,15 @@ def describe_run_date(dated: JsonObject) -> list[str]:
     return lines + [f"{place}: {one['pattern']} is {one['text']}" for place, one in became.items()]
 
 
-def choose_versions(folder: Path, text: str) -> list[Path]:
+def choose_versions(folder: Path, text: str, origin: PublishedCopy | None = None) -> list[Path]:
     """The versions of an output that `versions` names, the oldest first: `all`, `v0003`, `v0003..v0007`, `v0003..`.
 
     For a split of versions (`out/train`) those of the split. Discarded versions are left out, with a warning, and so
     are those that have other ids than the newest one that is named. A JobError for a text that names none, for a
-    version at an end of the range that is not there or has other ids, and for an output without versions.
+    version at an end of the range that is not there or has other ids, and for an output without versions. `origin` is
+    what the folder is a copy of.
     """
-    local_folder(folder, "the output", "path")
+    origin = origin or PublishedCopy(folder)
     split = ""
     versions = versions_of(folder)
     if not versions and not folder.exists():
@@ -296,9 +297,10 @@ def choose_versions(folder: Path, text: str) -> list[Path]:
     first, last = _ends(text, names, folder)
     chosen = []
     for version in versions[first : last + 1]:
-        check_path(version, "version")
+        if not origin.is_copy:  # a link may lead elsewhere
+            check_path(version, "version")
         if is_discarded(version):
-            log.warning("%s was discarded: it is left out", version)
+            log.warning("%s was discarded: it is left out", origin.name(version))
         elif split and not (version / split).is_dir():
             raise JobError(f"{version.name} has no {split}", where=str(folder), do=f"give {folder.parent}")
         elif not outputs(version):
@@ -326,15 +328,15 @@ def choose_versions(folder: Path, text: str) -> list[Path]:
                 f"versions='{alike[0].name}..{newest}'",
             )
         text = "%s has other ids than %s, which was not learned on top of it: it is left out"
-        log.warning(text, left_out.path, newest)
+        log.warning(text, origin.name(left_out.path), newest)
     return [one.path / split if split else one.path for one in alike]
 
 
-def common_columns(manifests: Sequence[Manifest]) -> Schema:
+def common_columns(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Schema:
     """The columns that all versions have in one type, integers or floats of any size, and with the same ids, as the
-    last one has them; a warning names the others."""
+    last one has them; a warning names the others. `folders` are those of the versions, or of their copies."""
     *before, newest = [manifest.schema for manifest in manifests]
-    begun = of_begun_ids([PublishedOutput.around(Path(manifest.path)) for manifest in manifests])
+    begun = of_begun_ids([PublishedOutput.around(folder) for folder in folders])
     common = [
         c
         for c in newest.columns
@@ -343,7 +345,7 @@ def common_columns(manifests: Sequence[Manifest]) -> Schema:
     every = dict.fromkeys(name for schema in (newest, *before) for name in schema)
     names = {c.name for c in common}
     if apart := [name for name in every if name not in names]:
-        log.warning(LEFT_OUT, Path(manifests[-1].path).parent, ", ".join(apart))
+        log.warning(LEFT_OUT, manifests[-1].path.rpartition("/")[0], ", ".join(apart))
     return Schema(common)
 
 

@@ -185,9 +185,9 @@ class Dataset(KnownFromNVTabular):
             do = of_parameter("Dataset", name) or near(name, known)
             raise JobError(f"{name!r} is not a parameter of Dataset", where="Dataset", do=do)
         check_engine(engine)
-        self._versions = versions
-        if versions is not None:
-            source = list_version_folders(source, versions)
+        self._versions = None if versions is None else list_version_folders(source, versions, storage_options)
+        if self._versions is not None:
+            source = self._versions.folders
         self.source = source
         self.engine = engine
         self.client = client
@@ -303,7 +303,7 @@ class Dataset(KnownFromNVTabular):
         assert self._section is not None
         plan = plan_files(self._section, self._sizing, self._fit)
         if self._versions is not None:
-            plan = with_common_columns(plan, self.source)
+            plan = with_common_columns(plan, self._versions)
         self._opened = open_local_outputs(plan)
         note_unread_lines(self._section, plan)
         return plan

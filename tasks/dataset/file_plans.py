@@ -6,13 +6,13 @@ import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 from tasks.cluster.parallelism import dividing_threads, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan, Sizing
 from tasks.core.schema import Schema
 from tasks.core.settings import Source
+from tasks.dataset.parameters import ChosenVersions
 from tasks.manifest import LEFT_OUT
 from tasks.sources.bad_lines import bad_lines_of, bad_lines_text, target_of, write_bad_lines
 from tasks.sources.exploded import describe_explode
@@ -21,7 +21,6 @@ from tasks.sources.reading_rules import Fit
 from tasks.sources.uniting import without_unused
 from tasks.storage.files import is_remote
 from tasks.storage.files_being_read import open_outputs
-from tasks.storage.output import PublishedOutput, of_begun_ids
 from tasks.storage.sidecars import check_sidecars
 
 log = logging.getLogger("rowmill")
@@ -35,13 +34,12 @@ def plan_files(section: Source, sizing: Sizing, fit: Fit | None) -> Plan:
         return make_plan(section, parallel_map=pool.map, sizing=sizing, fit=fit)
 
 
-def with_common_columns(plan: Plan, versions: list[str]) -> Plan:
+def with_common_columns(plan: Plan, versions: ChosenVersions) -> Plan:
     """The plan with the columns that all versions have, with the same ids; a warning names the others."""
     common = without_unused(plan, ())
-    begun = of_begun_ids([PublishedOutput.around(Path(version)) for version in versions])
-    common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in begun))
+    common = replace(common, schema=Schema(c for c in common.schema.columns if c.name not in versions.begun_ids))
     if apart := [name for name in plan.schema if name not in common.schema]:
-        log.warning(LEFT_OUT, Path(versions[-1]).parent, ", ".join(apart))
+        log.warning(LEFT_OUT, versions.folders[-1].rpartition("/")[0], ", ".join(apart))
     return common
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.core.dtypes import dtype_name
 from tasks.core.settings import Source
@@ -15,19 +14,35 @@ from tasks.manifest import choose_versions
 from tasks.sources.formats import FORMATS, LAYOUT
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.files import is_remote, local_path
+from tasks.storage.output import PublishedOutput, of_begun_ids
+from tasks.storage.published_copy import open_published
 
 ENGINES = ("auto", "pandas", "cudf")
 
 
-def list_version_folders(source: object, versions: str) -> list[str]:
-    """The folders of the versions of an output."""
-    if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
+class ChosenVersions(NamedTuple):
+    """The folders or URLs of versions of an output, and the columns whose ids began after the oldest one."""
+
+    folders: list[str]
+    begun_ids: set[str]
+
+
+def list_version_folders(
+    source: object, versions: str, storage_options: str | Mapping[str, Any] | None
+) -> ChosenVersions:
+    """The versions of an output, by its path or URL."""
+    if not isinstance(source, (str, os.PathLike)):
         raise JobError(
-            "versions belongs to one output of this host",
+            "versions belongs to one output",
             where="Dataset",
-            do="give its folder as source, or leave versions out",
+            do="give its folder or URL as source, or leave versions out",
         )
-    return [str(path) for path in choose_versions(Path(local_path(os.fspath(source))), versions)]
+    path = os.fspath(source)
+    path = path if is_remote(path) else local_path(path)
+    with open_published(path, storage_options, "the output", "Dataset", every_version=True) as origin:
+        chosen = choose_versions(origin.folder, versions, origin)
+        begun = of_begun_ids([PublishedOutput.around(version) for version in chosen])
+        return ChosenVersions([origin.name(version) for version in chosen], begun)
 
 
 def describe_source(source: Any) -> str:

@@ -14,11 +14,12 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ import pyarrow.parquet as pq
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import leaf_type
 from tasks.core.pickled_fields import PickledFields
+from tasks.core.plan import File
 from tasks.core.schema import Schema
 from tasks.engines import engine
 from tasks.errors import DataError, HostError, JobError, near
@@ -41,12 +43,16 @@ from tasks.loading.batch_arrays import (
     in_order,
     jagged,
 )
+from tasks.loading.remote_parts import ArrowRanges, CopiesAhead, Place, RangesAhead, RemoteParts
 from tasks.manifest import Manifest, alike, choose_versions, common_columns
+from tasks.storage.cached_copies import CachedCopies
+from tasks.storage.credentials import storage
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import DIGEST
 from tasks.storage.files import local_folder
 from tasks.storage.files_being_read import OpenFolder, make_output_gone_error, open_output
 from tasks.storage.own_files import current
+from tasks.storage.published_copy import open_published
 
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
 
@@ -118,11 +124,18 @@ class Loader(PickledFields):
         batches; of a last batch with fewer rows than ranks, some ranks have 0 rows. A rank then reads each row group
         that its part of a batch touches, so small row groups or large batches are read with the least waste.
     ahead: batches that a thread reads before they are needed; 0: none.
+    storage_options: for an output behind a URL, whose `path` names it: the options of its storage, or their name
+        (`ROWMILL_STORAGE_<NAME>`).
+    cache: a folder of this host into which the parts of a URL are copied: each once for all processes of the host and
+        all epochs, compared with its digest. None: the row groups are read by ranges, the columns that are needed
+        alone, in each epoch anew; up to 256 MiB of the next ones are fetched meanwhile, in each process that iterates.
+    cache_bytes: the size of that folder, above which the parts used longest ago are removed.
     device: None: batches are Arrow tables. `cpu`, `cuda` (the current GPU) or `cuda:1`: a batch is a map of arrays,
         named and typed as `arrays` does, in that memory: NumPy's, or CuPy's, which PyTorch, JAX and others take over
         without a copy (DLPack: `torch.from_dlpack`). Rows, order, values and states are those of Arrow tables. cuDF
         decodes the row groups of Parquet files on the GPU; Arrow files, and columns that cuDF does not read, are
-        read into host memory and copied.
+        read into host memory and copied. cuDF reads parts behind a URL from their copies in `cache`; without, Arrow
+        reads them.
 
     In the memory of a device lie the decoded row groups that a batch and the `ahead` next ones touch, with `ahead` at
     least two: two where batches are smaller than row groups. One that is being read takes more than its own size for a
@@ -152,10 +165,15 @@ class Loader(PickledFields):
     global_batches: bool = False
     ahead: int = 2
     device: str | None = None
+    storage_options: str | Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
+    cache: str | None = None
+    cache_bytes: int = 100 * 2**30
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise JobError(f"batch_size is {self.batch_size}", do="give 1 or more")
+        if self.cache is not None:
+            local_folder(self.cache, "the cache", "cache")
         if self.ahead < 0:
             raise JobError(f"ahead is {self.ahead}", do="give 0 or more batches to read ahead")
         object.__setattr__(self, "device", device_name(self.device))
@@ -187,7 +205,7 @@ class Loader(PickledFields):
         self._opened  # noqa: B018
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "manifests": self.manifests}
+        return {**super().__getstate__(), "_published": self._published}
 
     def with_settings(self, **settings: Any) -> Loader:
         """Make a loader with other settings, of the output that this one holds."""
@@ -197,18 +215,52 @@ class Loader(PickledFields):
         return changed
 
     @cached_property
+    def _published(self) -> _Published:
+        """What the output says of itself, as it was when this loader was made."""
+        several = self.versions is not None
+        with open_published(self.path, self.storage_options, "the output", "path", every_version=several) as origin:
+            if self.versions is None:
+                check_discarded(current(origin.folder), origin.folder)
+                folders = [origin.folder]
+            else:
+                folders = choose_versions(origin.folder, self.versions, origin)
+            manifests = [Manifest.load(folder) for folder in folders]
+            places = [Path(manifest.path) for manifest in manifests]
+            manifests = [replace(manifest, path=origin.name(Path(manifest.path))) for manifest in manifests]
+            files = [origin.at(place).list_files() for place in places] if origin.is_copy else None
+            return _Published(manifests, common_columns(manifests, places), files)
+
+    @property
     def manifests(self) -> list[Manifest]:
         """What each version says of itself, the oldest first; a list of one without `versions`."""
-        folder = Path(local_folder(self.path, "the output", "path"))
-        if self.versions is None:
-            check_discarded(current(folder), folder)
-            return [Manifest.load(folder)]
-        return [Manifest.load(path) for path in choose_versions(folder, self.versions)]
+        return self._published.manifests
 
     @cached_property
     def _opened(self) -> list[OpenFolder]:
-        """The folders of the versions, which this process holds."""
+        """The folders of the versions, which this process holds; none of a URL."""
+        if self._published.files is not None:
+            return []
         return [open_output(Path(manifest.path), manifest.data) for manifest in self.manifests]
+
+    @cached_property
+    def remote_parts(self) -> RemoteParts | None:
+        """The parts of an output behind a URL; None for one of this host. A DataError for a part that is missing or has
+        another size than its manifest says."""
+        if self._published.files is None:
+            return None
+        files = {}
+        digests = {}
+        for manifest, listed in zip(self.manifests, self._published.files, strict=True):
+            for part in manifest.parts:
+                file = listed.get(part["path"])
+                if file is None:
+                    raise _make_damage_error(manifest.path, f"{part['path']} is missing")
+                _check_size(file.size, part, manifest.path)
+                name = self._name(manifest, part["path"])
+                files[name], digests[name] = file, part["xxh3_128"]
+        cache = None if self.cache is None else CachedCopies(Path(self.cache), self.cache_bytes)
+        is_arrow = self.manifest.data["output"]["format"] == "arrow"
+        return RemoteParts(files, digests, storage(self.storage_options), is_arrow, cache)
 
     @cached_property
     def _places(self) -> dict[str, tuple[OpenFolder, str]]:
@@ -230,7 +282,7 @@ class Loader(PickledFields):
             raise (
                 make_output_gone_error(opened.folder)
                 if opened.is_moved
-                else _make_damage_error(opened.folder, f"{part} is missing")
+                else _make_damage_error(str(opened.folder), f"{part} is missing")
             )
         return place
 
@@ -239,11 +291,11 @@ class Loader(PickledFields):
         """What the output, or the newest of its versions, says of itself."""
         return self.manifests[-1]
 
-    @cached_property
+    @property
     def schema(self) -> Schema:
         """Types, tags, cardinalities and embedding sizes of the columns that all versions have: those of the newest
         version, whose ids hold for all before it."""
-        return common_columns(self.manifests)
+        return self._published.schema
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -255,10 +307,14 @@ class Loader(PickledFields):
         """The groups of rows that files store together (row groups, record batches), in the manifest's order."""
         arrow = self.manifest.data["output"]["format"] == "arrow"
         groups = []
+        remote = None if self.remote_parts is None else self.remote_parts.read_group_rows()
         for manifest in self.manifests:
             for part in manifest.parts:
                 name = self._name(manifest, part["path"])
-                rows = _read_group_rows(self.place(name), part, Path(manifest.path), arrow)
+                rows = (
+                    _read_group_rows(self.place(name), part, manifest.path, arrow) if remote is None else remote[name]
+                )
+                _check_rows(rows, part, manifest.path)
                 groups += [Group(name, number, n) for number, n in enumerate(rows) if n]
         return groups
 
@@ -328,6 +384,15 @@ class Loader(PickledFields):
         return order
 
 
+class _Published(NamedTuple):
+    """What an output said of itself when a loader was made: its versions, the columns that all have, and of a URL the
+    files of each version as they were listed."""
+
+    manifests: list[Manifest]
+    schema: Schema
+    files: list[dict[str, File]] | None
+
+
 class Batches(Iterator[B]):
     """The batches of a shard in an epoch, which can stop after any of them and go on in another process.
 
@@ -360,12 +425,12 @@ class Batches(Iterator[B]):
         self.epoch = epoch
         self._taken = start
         self._next = start
+        numbers = range(start, self.loader.batches_of(self.shard))
+        spans = _Spans(self.loader, self.shard, numbers)
         if self._device is None:
-            self._sequence: _Sequence[B] = _Sequence(self.loader, epoch, self._convert)
+            self._sequence: _Sequence[B] = _Sequence(self.loader, epoch, self._convert, spans)
         else:
-            numbers = range(start, self.loader.batches_of(self.shard))
-            spans = (self.loader.span(self.shard, number) for number in numbers)
-            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, self._device, self._stream, spans)
+            self._sequence = _DeviceSequence(self.loader, epoch, self._convert, spans, self._device, self._stream)
         self._ahead = deque[Callable[[], Any]]()
         self._thread = ThreadPoolExecutor(1, "rowmill-loader") if self.loader.ahead else None
 
@@ -434,16 +499,28 @@ def check_order(state: Mapping[str, Any], order: Mapping[str, Any], path: str) -
         )
 
 
+@dataclass(frozen=True)
+class _Spans:
+    """The batches that the caller may take, each as rows [first, last) of the epoch."""
+
+    loader: Loader
+    shard: Shard
+    numbers: range
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return (self.loader.span(self.shard, number) for number in self.numbers)
+
+
 class _Sequence(Generic[B]):
     """The rows of an epoch by their place in it. The group that was read last stays in memory."""
 
-    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], B]) -> None:
+    def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], B], spans: _Spans) -> None:
         self.loader = loader
         self.epoch = epoch
         self.convert = convert
-        self.files = _Files(loader)
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
+        self.files = _Files(loader, map(self._at, self._needed(spans)))
         self.last: tuple[int, Any, np.ndarray] | None = None
 
     def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
@@ -464,6 +541,11 @@ class _Sequence(Generic[B]):
     def batch(self, read: Any) -> B:
         """Make the batch that the caller gets of what `read` returns."""
         return self.convert(read)
+
+    def _needed(self, spans: _Spans) -> Iterator[int]:
+        """Yield the place of each group that the batches touch, in ascending order."""
+        places = (at for span in spans for at, _, _ in self._places(*span))
+        return (at for at, _ in groupby(places))
 
     def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Yield (place of a group in the epoch, first and last row in its order) of rows [first, last)."""
@@ -497,8 +579,6 @@ class _DeviceSequence(_Sequence[B]):
 
     The thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
     less than two are left, the thread reads on: of batches smaller than a group, two groups are in memory.
-
-    spans: the batches that the caller may take, as rows [first, last) of the epoch.
     """
 
     def __init__(
@@ -506,15 +586,15 @@ class _DeviceSequence(_Sequence[B]):
         loader: Loader,
         epoch: int,
         convert: Callable[[Any], B],
+        spans: _Spans,
         device: Any,
         stream: Callable[[], int] | None,
-        spans: Iterator[tuple[int, int]],
     ) -> None:
-        super().__init__(loader, epoch, convert)
+        super().__init__(loader, epoch, convert, spans)
         self.device = device
         self.stream = stream
         self.warned = False
-        self.needed = (at for span in spans for at, _, _ in self._places(*span))  # in ascending order
+        self.needed = self._needed(spans)
         self.groups: dict[int, Callable[[], dict[str, GroupColumn]]] = {}
         self.furthest = -1  # place of the last group that was begun
 
@@ -581,9 +661,9 @@ class _DeviceSequence(_Sequence[B]):
         return columns
 
     def _read_on_device(self, group: Group, types: dict[str, pa.DataType]) -> dict[str, tuple[Any, Any, Any]]:
-        if self.files.arrow:
+        path = self.files.find_parquet(group.path)
+        if path is None:
             return {}
-        path = self.loader.place(group.path)
         named = self.files.parse_folder_values(group.path)
         sized = {
             name for name in types if "fixed_size" in self.loader.schema[name].properties
@@ -615,22 +695,32 @@ class _DeviceSequence(_Sequence[B]):
 
 
 class _Files:
-    """The last files that were read, still open."""
+    """The last files that were read, still open; or what reads the parts behind a URL, for the groups that are needed,
+    in their order."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, needed: Iterator[Group]) -> None:
         self.loader = loader
         self.open: OrderedDict[str, Any] = OrderedDict()
         self.arrow = loader.manifest.data["output"]["format"] == "arrow"
+        self.ranges: RangesAhead | ArrowRanges | None = None
+        self.copies: CopiesAhead | None = None
+        if (parts := loader.remote_parts) is not None:
+            places = (Place(group.path, group.number) for group in needed)
+            if parts.cache is not None:
+                self.copies = CopiesAhead(parts, places)
+            else:
+                self.ranges = ArrowRanges(parts) if self.arrow else RangesAhead(parts, loader.names, places)
 
     def read(self, group: Group, names: Sequence[str]) -> pa.Table:
         """Read columns of a group; those that name its folder have one value throughout."""
-        file = self._file(group.path)
         named = self.parse_folder_values(group.path)
         inside = [name for name in names if name not in named]
-        if self.arrow:
-            table = pa.Table.from_batches([file.get_batch(group.number)]).select(inside)
+        if self.ranges is not None:
+            table = self.ranges.read(Place(group.path, group.number), inside)
+        elif self.arrow:
+            table = pa.Table.from_batches([self._file(group.path).get_batch(group.number)]).select(inside)
         else:
-            table = file.read_row_group(group.number, columns=inside, use_threads=False)
+            table = self._file(group.path).read_row_group(group.number, columns=inside, use_threads=False)
         for name, value in named.items():
             if name in names:
                 column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)
@@ -646,9 +736,20 @@ class _Files:
         """Read the columns of the file of a group, as it stores them."""
         return self._file(group.path).schema_arrow
 
+    def find_parquet(self, path: str) -> Path | None:
+        """The Parquet file of this host that has a part; None where there is none."""
+        if self.arrow or self.ranges is not None:
+            return None
+        return self._find_file(path)
+
+    def _find_file(self, path: str) -> Path:
+        return self.loader.place(path) if self.copies is None else self.copies.find(path)
+
     def _file(self, path: str) -> pa.RecordBatchFileReader | pq.ParquetFile:
+        if self.copies is not None:
+            self.copies.find(path)  # it counts as used, and the next ones are begun
         if path not in self.open:
-            where = str(self.loader.place(path))
+            where = str(self._find_file(path))
             self.open[path] = pa.ipc.open_file(pa.memory_map(where)) if self.arrow else pq.ParquetFile(where)
             if len(self.open) > OPEN_FILES:
                 self.open.popitem(last=False)
@@ -667,23 +768,28 @@ class _Files:
 _rows: dict[tuple[int, ...], tuple[int, ...]] = {}  # of the files that this process has looked at, as they were
 
 
-def _read_group_rows(place: Path, part: Mapping[str, Any], folder: Path, is_arrow: bool) -> tuple[int, ...]:
-    """Read the rows of each group of a file; a DataError if it is not as the manifest of its folder says."""
+def _read_group_rows(place: Path, part: Mapping[str, Any], folder: str, is_arrow: bool) -> tuple[int, ...]:
+    """Read the rows of each group of a file; a DataError if it has another size than its manifest says."""
     stat = place.stat()
-    if stat.st_size != part["bytes"]:
-        raise _make_damage_error(
-            folder, f"{part['path']} has {stat.st_size:,} bytes, the manifest says {part['bytes']:,}"
-        )
+    _check_size(stat.st_size, part, folder)
     key = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
     if key not in _rows:
         _rows[key] = (_read_arrow_rows if is_arrow else _read_parquet_rows)(str(place))
-    if (rows := sum(_rows[key])) != part["rows"]:
-        raise _make_damage_error(folder, f"{part['path']} holds {rows:,} rows, the manifest says {part['rows']:,}")
     return _rows[key]
 
 
-def _make_damage_error(folder: Path, what: str) -> DataError:
-    return DataError(what, where=str(folder), do=f"see what else is damaged: rowmill verify {folder}")
+def _check_size(size: int, part: Mapping[str, Any], folder: str) -> None:
+    if size != part["bytes"]:
+        raise _make_damage_error(folder, f"{part['path']} has {size:,} bytes, the manifest says {part['bytes']:,}")
+
+
+def _check_rows(rows: Sequence[int], part: Mapping[str, Any], folder: str) -> None:
+    if sum(rows) != part["rows"]:
+        raise _make_damage_error(folder, f"{part['path']} holds {sum(rows):,} rows, the manifest says {part['rows']:,}")
+
+
+def _make_damage_error(folder: str, what: str) -> DataError:
+    return DataError(what, where=folder, do=f"see what else is damaged: rowmill verify {folder}")
 
 
 def _read_parquet_rows(path: str) -> tuple[int, ...]:

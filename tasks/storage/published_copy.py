@@ -7,15 +7,10 @@ read where they lie.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -24,7 +19,8 @@ from typing import Any, BinaryIO
 from tasks.core.plan import File
 from tasks.errors import DataError, RowmillError, few, rewrite_error
 from tasks.storage.allowed_roots import check_path, is_local, open_allowed_path
-from tasks.storage.atomic import no_space, partial_file
+from tasks.storage.atomic import partial_file
+from tasks.storage.cached_copies import CachedCopies, CopyInUse, copy_file, describe_version, make_key
 from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
 from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
@@ -44,11 +40,9 @@ from tasks.storage.stores import LOCAL, open_store
 
 NOTES_OF_OTHERS = {*NOTES, FITTED, CHANGES}  # of versions that are not read themselves: no tables
 LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
-CHUNK = 16 * 2**20  # bytes that are fetched at a time
 AT_ONCE = 8  # files
-PARTIAL = "partial-"
 
-_locks: dict[str, int] = {}  # descriptors of the copies that this process uses, which others leave alone
+_in_use: dict[str, CopyInUse] = {}  # the copies that this process uses, which others leave alone
 
 
 @dataclass(frozen=True)
@@ -257,78 +251,33 @@ def _base(path: str) -> str:
 
 
 def _fetch(store: Store, root: str, listing: _Listing) -> Path:
-    """Fetch files that were listed into a folder of their own, unless they are there."""
-    listed = sorted((path, file.size, file.version or str(file.mtime)) for path, file in listing.files.items())
-    key = hashlib.sha256(json.dumps([root, listing.latest, listed]).encode()).hexdigest()[:32]
-    caches = _find_cache_folder()
-    with no_space(caches):
-        caches.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _use(caches, key)
-        folder = caches / key
-        if folder.is_dir():
-            return folder
-        _make_room(caches, sum(file.size for file in listing.files.values()))
-        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=caches))
-        try:
-            with ThreadPoolExecutor(AT_ONCE) as threads:
-                list(threads.map(lambda path: fetch_file(store, listing.files[path], partial / path), listing.files))
-            if listing.latest:
-                (partial / LATEST).write_text(f"{listing.latest}\n")
-            with suppress(FileExistsError, OSError):  # of another process, which was faster
-                partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
+    """Fetch files that were listed into a folder of their own, unless they are there.
+
+    The copy is in use until this process ends: what was loaded may read its tables later.
+    """
+    files = listing.files
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(lambda path: fetch_file(store, files[path], folder / path), files))
+        if listing.latest:
+            (folder / LATEST).write_text(f"{listing.latest}\n")
+
+    key = make_key(root, listing.latest, sorted(describe_version(file) for file in files.values()))
+    if key not in _in_use or not _in_use[key].path.exists():
+        copies = CachedCopies(_find_cache_folder(), LIMIT)
+        _in_use[key] = copies.fetch(key, sum(file.size for file in files.values()), write)
+    return _in_use[key].path
 
 
 def fetch_file(store: Store, file: File, target: Path) -> None:
     """Fetch a file to a local path, whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with partial_file(target) as partial, partial.open("wb") as out:
-        for start in range(0, file.size, CHUNK):
-            (part,) = store.read_ranges(file, [(start, min(start + CHUNK, file.size))])
-            out.write(part)
+    with partial_file(target) as partial:
+        copy_file(store, file, partial)
 
 
 def _find_cache_folder() -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(caches).expanduser() / "rowmill" / "published"
-
-
-def _use(caches: Path, key: str) -> None:
-    """Mark a copy as in use until this process ends: what was loaded may read its tables later."""
-    lock = caches / f"{key}.lock"
-    while key not in _locks:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if os.fstat(descriptor).st_nlink:
-            _locks[key] = descriptor
-        else:  # another process has just removed this copy, its lock included
-            os.close(descriptor)
-    with suppress(OSError):
-        os.utime(lock)
-
-
-def _make_room(caches: Path, nbytes: int) -> None:
-    """Remove copies that are not in use, those used longest ago first, until so many bytes fit below the limit."""
-    sizes = {path.name: _measure(path) for path in caches.iterdir() if path.is_dir()}
-    locks = [path for path in caches.glob("*.lock") if path.stem in sizes]
-    total = sum(sizes.values()) + nbytes
-    for lock in sorted(locks, key=lambda path: path.stat().st_mtime):
-        if total <= LIMIT:
-            return
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
-        else:
-            shutil.rmtree(caches / lock.stem, ignore_errors=True)
-            lock.unlink(missing_ok=True)
-            total -= sizes[lock.stem]
-        finally:
-            os.close(descriptor)
-
-
-def _measure(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

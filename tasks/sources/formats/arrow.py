@@ -53,7 +53,7 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
         try:
             with open_binary(files[number], options.get("storage_options")) as raw, _open_as_arrow_file(raw) as source:
                 names = schema.names or pa.ipc.open_file(source).schema.names[:1]
-                reader = _of_columns(source, names)
+                reader = open_columns(source, names)
                 for piece in rows_together([p for p in pieces if p.file == number]):
                     whole = validate_table(pa.Table.from_batches([reader.get_batch(piece.group)]))
                     batch = whole.slice(piece.start, piece.stop - piece.start)
@@ -70,7 +70,7 @@ def _open_as_arrow_file(raw: object) -> pa.NativeFile:
     )
 
 
-def _of_columns(source: object, names: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
+def open_columns(source: object, names: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
     """The file's reader, which reads these columns alone."""
     schema = pa.ipc.open_file(source).schema
     wanted = [schema.get_field_index(name) for name in names]

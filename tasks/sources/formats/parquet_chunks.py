@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import tee
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tasks.core.plan import File
 from tasks.errors import DataError
 from tasks.storage.files import read_range
 from tasks.storage.range_file import RangeFile
-from tasks.storage.ranges import FetchedBytes, Range, in_flight
+from tasks.storage.ranges import FetchedBytes, InFlight, Range, in_flight
 from tasks.storage.stores import open_store
 
 TAIL = 64 * 2**10
@@ -138,51 +139,67 @@ class _Coming:
     parts: Future[list[memoryview]]
 
 
+def read_footers(files: Iterable[File], storage: Mapping[str, Any] | None) -> Iterator[pq.FileMetaData]:
+    """The footers of files, in their order; several are fetched at once."""
+    ahead: deque[tuple[File, Future[pq.FileMetaData]]] = deque()
+    for file in files:
+        if not ahead:
+            open_store(file.path, storage)  # what cannot be used is refused before threads wait for it
+        coming = next((footer for other, footer in ahead if other == file), None)
+        ahead.append((file, coming or _threads().submit(footer_of, file, storage)))
+        if len(ahead) == FILES_AHEAD:
+            yield ahead.popleft()[1].result()
+    while ahead:
+        yield ahead.popleft()[1].result()
+
+
 def open_ahead(
-    files: Sequence[tuple[File, Collection[int]]],
+    files: Iterable[tuple[File, Collection[int]]],
     names: Callable[[File, pq.FileMetaData], Mapping[str, str]],
     storage: Mapping[str, Any] | None,
+    room: InFlight | None = None,
 ) -> Iterator[tuple[RangeFile, pq.FileMetaData]]:
     """Each file with the chunks of its row groups, in order, as a source from which Arrow reads. The next files are
     fetched meanwhile, while there is room for what is on its way. To be closed. `names` gives the columns that are
     wanted of a file, with their names there.
+
+    A reader that pauses between files needs a `room` of its own: others would wait for what it has.
     """
-    for file, _ in files[:1]:
-        open_store(file.path, storage)  # what cannot be used is refused before threads wait for it
+    room = room or in_flight
     waiting: deque[_Coming] = deque()
+    files, of_footers = tee(files)
     try:
-        read = _threads().map(lambda file: footer_of(file, storage), [file for file, _ in files])
-        for (file, groups), footer in zip(files, read, strict=True):
+        for (file, groups), footer in zip(files, read_footers((file for file, _ in of_footers), storage), strict=True):
             ranges = chunk_ranges(footer, groups, [*names(file, footer).values()])
             nbytes = sum(stop - start for start, stop in ranges)
             # Whoever waits for room has none himself: nothing waits for what waits for it.
             has_room = False
             while waiting and not has_room:
-                has_room = len(waiting) < FILES_AHEAD and in_flight.take_if_free(nbytes)
+                has_room = len(waiting) < FILES_AHEAD and room.take_if_free(nbytes)
                 if not has_room:
-                    yield from _take_first(waiting, storage)
+                    yield from _take_first(waiting, storage, room)
             if not has_room:
-                in_flight.take(nbytes)
+                room.take(nbytes)
             store = open_store(file.path, storage)
             parts = _threads().submit(store.read_ranges, file, ranges)
             waiting.append(_Coming(file, footer, ranges, nbytes, parts))
         while waiting:
-            yield from _take_first(waiting, storage)
+            yield from _take_first(waiting, storage, room)
     finally:
         for coming in waiting:
             coming.parts.cancel()
-            in_flight.give_back(coming.nbytes)
+            room.give_back(coming.nbytes)
 
 
 def _take_first(
-    waiting: deque[_Coming], storage: Mapping[str, Any] | None
+    waiting: deque[_Coming], storage: Mapping[str, Any] | None, room: InFlight
 ) -> Iterator[tuple[RangeFile, pq.FileMetaData]]:
     """The first file that is waited for; its bytes are given back once it is decoded."""
     coming = waiting[0]
     fetched = FetchedBytes(coming.ranges, coming.parts.result())
     yield RangeFile(open_store(coming.file.path, storage), coming.file, fetched), coming.footer
     waiting.popleft()
-    in_flight.give_back(coming.nbytes)
+    room.give_back(coming.nbytes)
 
 
 @cache

@@ -131,8 +131,8 @@ def test_the_folder_of_copies_has_a_limit(
     for url in urls:
         Workflow.load(url, object_store.options)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 3  # all are in use by this process
-    for key in list(published_copy._locks):
-        published_copy.os.close(published_copy._locks.pop(key))
+    for key in list(published_copy._in_use):
+        published_copy._in_use.pop(key).close()
     url = upload(object_store, output, "published/d3")
     Workflow.load(url, object_store.options)
     assert len([path for path in cache.iterdir() if path.is_dir()]) == 1
