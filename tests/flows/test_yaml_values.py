@@ -138,10 +138,10 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
         elif "fitted" in value:
             Source.model_validate(value["source"])
             seen.append("apply")
-        elif "base" in value:
-            Source.model_validate(value["source"])
-            Output.model_validate(value["output"])
-            seen.append("night")
+        elif value.keys() & {"base", "source", "output"}:
+            for section in value.keys() & {"source", "output"}:
+                {"source": Source, "output": Output}[section].model_validate(value[section])
+            seen.append("sections")
         elif "split" in value:
             Source.model_validate({"path": "x", **value})
             seen.append("split")
@@ -159,7 +159,7 @@ def test_every_block_of_yaml_in_the_documents_is_what_it_says(tmp_path: Path, mo
     for _, text in blocks():
         if text.startswith("cluster:"):
             Cluster.model_validate(load(text)["cluster"])  # type: ignore[index]
-    counts = {"job": 7, "apply": 1, "split": 7, "cluster": 6, "configurations": 1, "preset": 1, "night": 1}
+    counts = {"job": 7, "apply": 1, "split": 7, "cluster": 6, "configurations": 1, "preset": 1, "sections": 3}
     assert {name: seen.count(name) for name in seen} == counts
 
 
