@@ -11,7 +11,8 @@ from tasks.job.request import Request
 def check_places(request: Request) -> None:
     """A JobError where the run would write to a folder that does not last, or a file beside the output that is not its
     own."""
-    check_lasting(request.staging.target, "output.path")
+    if request.staging.mirror is None:
+        check_lasting(request.staging.target, "output.path")
     check_lasting(request.staging.folder, "run.scratch")
     for key in ("lineage", "metrics"):
         if path := collector_file(getattr(request.run, key) or ""):

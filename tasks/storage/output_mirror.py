@@ -36,6 +36,7 @@ from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cloud_options import kind_of
 from tasks.storage.credentials import StorageOptions, storage
+from tasks.storage.object_store import full_url
 from tasks.storage.output_pointer import LOCK, PREFIX, Entry, Pointer, Replaced, is_lock, name_urls, read_pointer
 from tasks.storage.own_files import (
     DISCARDED,
@@ -88,7 +89,7 @@ class OutputMirror:
     """
 
     def __init__(self, url: str, options: str | Mapping[str, Any] | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url = full_url(url)
         self._given = options
         self.around = find_mirrors() / hashlib.sha256(self.url.encode()).hexdigest()[:16]
         self.folder = self.around / _name_folder(self.url)

@@ -446,13 +446,19 @@ class Staging:
             with self.mirror.hold_lock(owner, wait):
                 try:
                     yield
-                finally:
-                    self.mirror.push(int(time.time() + self.keep_replaced))
+                except Exception:
+                    with log_failure("what changed beside the output is not carried over to %s", self.mirror.url):
+                        self._push_mirror(self.mirror)
+                    raise
+                self._push_mirror(self.mirror)
         except RowmillError as error:
             renamed = rewrite_error(error, with_urls)
         else:
             return
         raise renamed  # without the error that names paths of the mirror
+
+    def _push_mirror(self, mirror: OutputMirror) -> None:
+        mirror.push(int(time.time() + self.keep_replaced))
 
     def _let_go(self, owner: str) -> None:
         if self.is_owned_by(owner):
@@ -515,6 +521,15 @@ class Staging:
             return None
         finally:
             os.close(folder)
+
+
+@contextmanager
+def log_failure(text: str, *arguments: object) -> Iterator[None]:
+    """Log an error of the block as a warning and go on: another error is on its way already."""
+    try:
+        yield
+    except RowmillError as error:
+        log.warning(f"{text}: %s", *arguments, error)
 
 
 def is_work_of(folder: Path, target: Path) -> bool:
