@@ -37,11 +37,22 @@ from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cloud_options import kind_of
 from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.object_store import full_url
-from tasks.storage.output_pointer import LOCK, PREFIX, Entry, Pointer, Replaced, is_lock, name_urls, read_pointer
+from tasks.storage.output_pointer import (
+    LOCK,
+    OUTBOX_OBJECT,
+    PREFIX,
+    Entry,
+    Pointer,
+    Replaced,
+    is_own,
+    name_urls,
+    read_pointer,
+)
 from tasks.storage.own_files import (
     DISCARDED,
     LATEST,
     MANIFEST,
+    OUTBOX,
     PUBLISHED,
     REMOVED,
     VERSION,
@@ -93,6 +104,8 @@ class OutputMirror:
         self._given = options
         self.around = find_mirrors() / hashlib.sha256(self.url.encode()).hexdigest()[:16]
         self.folder = self.around / _name_folder(self.url)
+        self.outbox = self.around / f".{self.folder.name}.rowmill" / OUTBOX
+        self._outbox: bytes | None = None  # as it is in the store
         self.owner = ""  # the id of the run that has the lock of the store, "" while this process has it not
         self._pointer = Pointer(0)
         self._written: File | None = None  # the pointer as it was read or written last
@@ -134,8 +147,29 @@ class OutputMirror:
             if version not in names:
                 self._forget(version)
         self._write_note(LATEST, f"{self._pointer.latest}\n" if self._pointer.latest else None)
+        self._pull_outbox()
         removed = self._pointer.removed
         self._write_note(REMOVED, json.dumps(removed, indent=1) if removed else None)
+
+    def _pull_outbox(self) -> None:
+        """Fetch the events that the Prefect server has not heard of; those of this host stay."""
+        try:
+            self._outbox = self.store.read(f"{self.url}/{OUTBOX_OBJECT}")[1]
+        except MissingFileError:
+            self._outbox = None
+        if self._outbox is not None and not self.outbox.exists():
+            self.outbox.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.outbox, self._outbox.decode())
+
+    def _push_outbox(self) -> None:
+        content = self.outbox.read_bytes() if self.outbox.exists() else None
+        if content == self._outbox:
+            return
+        if content is None:
+            self.store.delete([f"{self.url}/{OUTBOX_OBJECT}"])
+        else:
+            self.store.upload(self.outbox, f"{self.url}/{OUTBOX_OBJECT}")
+        self._outbox = content
 
     def _refuse_copied_output(self) -> None:
         """A JobError if a manifest lies where the pointer is to be: of an output that was copied there."""
@@ -152,7 +186,7 @@ class OutputMirror:
         """The names below the output that rowmill did not write, of its first level."""
         files, folders = self.store.list_folder(self.url)
         names = [_base(file.path) for file in files] + [_base(folder) for folder in folders]
-        return sorted(name for name in names if name != MANIFEST and not PREFIX.fullmatch(name) and not is_lock(name))
+        return sorted(name for name in names if not PREFIX.fullmatch(name) and not is_own(name))
 
     def _write_address(self) -> None:
         """Note what this is the mirror of; options are noted by their name alone."""
@@ -227,6 +261,7 @@ class OutputMirror:
         )
         for entry in wanted.versions:
             self._push_notes(entry)
+        self._push_outbox()
         if wanted != pointer:
             self._write_pointer(wanted)
 

@@ -21,12 +21,13 @@ from tasks.storage.store import MissingFileError, Store
 
 FORMAT = 1
 LOCK = "_lock.json"
+OUTBOX_OBJECT = "_outbox.json"  # events that the Prefect server has not heard of yet
 PREFIX = re.compile(r"(?P<name>v\d+|data)-[0-9a-f]{8}")  # of a version, or of an output without versions
 
 
-def is_lock(name: str) -> bool:
-    """Whether a name is that of the lock, or of a probe of the store's clock beside it."""
-    return name.partition(".json")[0] == LOCK.removesuffix(".json")
+def is_own(name: str) -> bool:
+    """Whether a name beside the versions is that of the pointer, the lock, a probe of the clock, or the outbox."""
+    return name in (MANIFEST, LOCK, OUTBOX_OBJECT) or name.startswith(f"{LOCK}.")
 
 
 @dataclass(frozen=True)

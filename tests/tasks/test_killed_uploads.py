@@ -6,7 +6,9 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +22,9 @@ from tests.object_store import ObjectStore, Request
 pytestmark = pytest.mark.system
 
 
-def write(source: str, out: str, options: dict[str, Any], seed: int) -> None:
-    """The work of a process of its own."""
+def write(source: str, out: str, options: dict[str, Any], seed: int, cache: str) -> None:
+    """The work of a process of its own; `cache` is the folder of its mirrors, which another host does not have."""
+    os.environ["XDG_CACHE_HOME"] = cache
     from tasks import ops
     from tasks.dataset import Dataset
     from tasks.workflow import Workflow
@@ -31,9 +34,8 @@ def write(source: str, out: str, options: dict[str, Any], seed: int) -> None:
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_store: ObjectStore) -> Iterator[Callable[..., Any]]:
+def start(tmp_path: Path, object_store: ObjectStore) -> Iterator[Callable[..., Any]]:
     """Starts a process that writes a version; processes are forks of one that has loaded what they need."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"word": np.random.default_rng(1).integers(0, 50, 500).astype(str)}), path)
     context = multiprocessing.get_context("forkserver")
@@ -41,13 +43,30 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_store: ObjectS
         ["tasks.workflow", "tasks.stages.without_prefect", "tests.tasks.test_killed_uploads"]
     )
 
-    def begin(out: str, seed: int) -> Any:
-        process = context.Process(target=write, args=(str(path), out, object_store.options, seed))
-        process.start()
-        return process
+    begun: list[Any] = []
+
+    def begin(out: str, seed: int, host: str = "a") -> Any:
+        cache = str(tmp_path / f"host-{host}")
+        begun.append(context.Process(target=write, args=(str(path), out, object_store.options, seed, cache)))
+        begun[-1].start()
+        return begun[-1]
 
     yield begin
+    for process in begun:
+        process.kill()
     multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def stop_at_put(pid: list[int], name: str) -> Callable[[Request], Any]:
+    """Stops a process at its first put of an object, as a host that hangs."""
+    done: list[Request] = []
+
+    def choose(request: Request) -> None:
+        if request.kind == "put" and name in request.path and not done:
+            done.append(request)
+            os.kill(pid[0], signal.SIGSTOP)
+
+    return choose
 
 
 def list_whole_versions(store: ObjectStore, out: str) -> list[str]:
@@ -86,7 +105,7 @@ def test_a_kill_leaves_the_versions_before_it_or_one_more(
 
         with object_store.proxy.failing(kill):
             running.append(start(out, number))
-            running[0].join()
+            running[0].join(60)
         now = list_whole_versions(object_store, out)
         assert now[: len(published)] == published
         assert len(now) <= len(published) + 1
@@ -96,3 +115,29 @@ def test_a_kill_leaves_the_versions_before_it_or_one_more(
         assert running[0].exitcode == -signal.SIGKILL
     assert number > 10
     assert published
+
+
+def test_a_run_that_stood_still_publishes_nothing_once_another_has_the_lock(
+    start: Callable[..., Any], object_store: ObjectStore
+) -> None:
+    out = "outputs/stopped"
+    pid: list[int] = []
+    with object_store.proxy.failing(stop_at_put(pid, "part-00000")):
+        first = start(out, 1)
+        pid.append(first.pid)
+        until = time.monotonic() + 60
+        while Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    lock = object_store.backend.get_object("shop", f"{out}/_lock.json")
+    lock.last_modified -= timedelta(seconds=100)
+    second = start(out, 2, host="b")
+    second.join(60)
+    assert second.exitcode == 0
+    os.kill(first.pid, signal.SIGCONT)
+    first.join(60)
+    assert first.exitcode == 1
+    assert list_whole_versions(object_store, out) == ["v0001"]
+    pointer = json.loads(object_store.get(f"{out}/_manifest.json"))
+    manifest = json.loads(object_store.get(f"{out}/{pointer['versions'][0]['prefix']}/_manifest.json"))
+    assert manifest["seed"] == 2
