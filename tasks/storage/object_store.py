@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -141,28 +141,28 @@ class ObjectStore:
         return cut_ranges(inside, spans, fetched)
 
     def put_if_absent(self, path: str, content: bytes) -> File:
-        return self._put(path, content, "create", "the file exists")
+        return self._put(path, content, lambda: "create", "the file exists")
 
     def put_if_unchanged(self, path: str, content: bytes, version: str) -> File:
         why = f"its version is not {version} any more"
-        if self._options.kind == GS:  # whose conditions are generations, which listings do not name
-            return self._put(path, content, self._generation(path, version, why), why)
-        return self._put(path, content, {"e_tag": version}, why)
+        return self._put(path, content, lambda: self._condition_of(path, version, why), why)
 
-    def _generation(self, path: str, version: str, why: str) -> dict[str, Any]:
-        """The generation that has an ETag, as the condition of a put."""
-        with self._failures(path):
-            now = self._head(path)
-        if now["e_tag"] != version:
+    def _condition_of(self, path: str, version: str, why: str) -> dict[str, Any]:
+        """The condition of a put that the version is unchanged."""
+        if self._options.kind != GS:
+            return {"e_tag": version}
+        now = self._head(path)  # conditions there are generations, which listings do not name
+        if _version(now) != version:
             raise make_conflict_error(path, why)
         return {"e_tag": now["e_tag"], "version": now["version"]}
 
-    def _put(self, path: str, content: bytes, mode: Any, why: str) -> File:
+    def _put(self, path: str, content: bytes, make_mode: Callable[[], Any], why: str) -> File:
         import obstore
 
         _, key = _split(path)
         try:
             with self._failures(path):
+                mode = make_mode()
                 storage_traffic.count("put", nbytes=len(content))
                 written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
                 return File(path, len(content), 0, version=_version(written))
@@ -217,10 +217,10 @@ class ObjectStore:
     def delete(self, paths: Iterable[str]) -> None:
         import obstore
 
-        keys = [_split(path)[1] for path in paths]
-        for first in range(0, len(keys), PAGE):
-            page = keys[first : first + PAGE]
-            with self._failures(page[0]):
+        every = list(paths)
+        for first in range(0, len(every), PAGE):
+            page = [_split(path)[1] for path in every[first : first + PAGE]]
+            with self._failures(every[first]):
                 try:
                     storage_traffic.count("delete", -(-len(page) // DELETED[self._options.kind]))
                     obstore.delete(self._store, page)
@@ -438,7 +438,15 @@ def _file(root: str, entry: Mapping[str, Any]) -> File:
 
 
 def _version(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("e_tag") or entry.get("version") or "")
+    """The ETag, in quotes as headers have it: listings of Azure leave them out.
+
+    >>> _version({"e_tag": "0x1C4F"}), _version({"e_tag": '"0x1C4F"'}), _version({"e_tag": None})
+    ('"0x1C4F"', '"0x1C4F"', '')
+    """
+    tag = entry.get("e_tag")
+    if not tag:
+        return str(entry.get("version") or "")
+    return tag if '"' in tag else f'"{tag}"'
 
 
 def _etag_of_parts(source: Path, part: int) -> str:
