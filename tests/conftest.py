@@ -240,6 +240,30 @@ def object_store() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def azure_store() -> Iterator[Any]:
+    """Azurite behind such a proxy; it has the container `shop`."""
+    pytest.importorskip("obstore", reason="needs obstore: pip install '.[test]'")
+    from tests.azure_store import COMMAND, AzureStore, is_installed
+
+    if not is_installed():
+        pytest.skip(f"needs {COMMAND}: npm install -g azurite")
+    store = AzureStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def gcs_double() -> Iterator[Any]:
+    """A double of Google Cloud Storage behind such a proxy; it has the bucket `shop`."""
+    pytest.importorskip("obstore", reason="needs obstore: pip install '.[test]'")
+    from tests.gcs_double import GcsDouble
+
+    store = GcsDouble()
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
 def rounds(prefect_server: Any) -> Iterator[Any]:
     """Functions in forks of one process that has loaded everything and knows the session's server."""
     from tests.faults.rounds import Rounds

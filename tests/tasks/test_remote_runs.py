@@ -72,6 +72,18 @@ def test_a_run_fetches_what_its_passes_need(tmp_path: Path, folder: Path, object
         assert gets <= passes * len(chunks[number]) + 3
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(("scheme", "server"), [("abfs", "azure_store"), ("gs", "gcs_double")])
+def test_each_cloud_gives_the_same_files(
+    tmp_path: Path, folder: Path, request: pytest.FixtureRequest, scheme: str, server: str
+) -> None:
+    store = request.getfixturevalue(server)
+    for path in folder.glob("*.parquet"):
+        store.put(f"runs/{path.name}", path.read_bytes())
+    there = Dataset(f"{scheme}://shop/runs", storage_options=store.options)
+    assert digests_of(there, tmp_path / "out") == digests_of(Dataset(str(folder)), tmp_path / "local")
+
+
 @pytest.mark.promise("Text is fetched once in a run", "infra/README.md#object-stores")
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.csv.gz"])
 def test_a_run_fetches_text_once(tmp_path: Path, folder: Path, object_store: ObjectStore, name: str) -> None:

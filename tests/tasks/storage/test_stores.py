@@ -1,4 +1,5 @@
-"""The contract of stores, on a local folder, an S3 server, and fsspec's memory where that can do it."""
+"""The contract of stores, on a local folder, an S3 server, and fsspec's memory where that can do it; in `-m nightly`
+also on Azurite, and on a double of Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -62,24 +63,33 @@ def memory_place() -> Place:
     )
 
 
-def s3_place(server: Any) -> Place:
+def place_of(scheme: str, server: Any) -> Place:
     folder = f"stores/{next(numbers)}"
-    return Place(f"s3://shop/{folder}", server.options, lambda name, content: server.put(f"{folder}/{name}", content))
+    root = f"{scheme}://shop/{folder}"
+    return Place(root, server.options, lambda name, content: server.put(f"{folder}/{name}", content))
 
 
+def s3_place(server: Any) -> Place:
+    return place_of("s3", server)
+
+
+SERVERS = {"s3": "object_store", "abfs": "azure_store", "gs": "gcs_double"}
 S3 = pytest.param("s3", marks=pytest.mark.system)
+CLOUDS = [S3, *(pytest.param(scheme, marks=pytest.mark.nightly) for scheme in ("abfs", "gs"))]
 
 
-@pytest.fixture(params=["local", S3, "memory"])
+@pytest.fixture(params=["local", *CLOUDS, "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "s3":
-        return s3_place(request.getfixturevalue("object_store"))
+    if request.param in SERVERS:
+        return place_of(request.param, request.getfixturevalue(SERVERS[request.param]))
     return memory_place() if request.param == "memory" else local_place(tmp_path)
 
 
-@pytest.fixture(params=["local", S3])
+@pytest.fixture(params=["local", *CLOUDS])
 def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return s3_place(request.getfixturevalue("object_store")) if request.param == "s3" else local_place(tmp_path)
+    if request.param in SERVERS:
+        return place_of(request.param, request.getfixturevalue(SERVERS[request.param]))
+    return local_place(tmp_path)
 
 
 def test_all_files_below_a_folder_are_listed(place: Place) -> None:
@@ -117,6 +127,42 @@ def test_ranges_are_those_that_are_asked_for(place: Place) -> None:
     assert [bytes(part) for part in parts] == [bytes(range(200, 256)), b"\0\1", b"\2\3", b"", b""]
     assert place.store.read_ranges(file, []) == []
     assert place.store.read(path) == (file, bytes(range(256)))
+
+
+def test_a_listing_names_the_version_that_a_look_at_the_file_names(place: Place) -> None:
+    path = place.fill("deep/a.bin", b"12345")
+    (listed,) = [file for page in place.store.list_pages(place.root) for file in page]
+    (also_listed,) = place.store.list_folder(place.path("deep"))[0]
+    assert listed.version == also_listed.version == place.store.stat(path).version
+    assert [bytes(part) for part in place.store.read_ranges(listed, [(1, 3)])] == [b"23"]
+    with place.store.open(path, listed) as file:
+        assert file.read() == b"12345"
+
+
+def test_a_version_of_a_listing_is_the_condition_of_a_put(writable: Place) -> None:
+    path = writable.fill("pointer", b"1")
+    (listed,) = [file for page in writable.store.list_pages(writable.root) for file in page]
+    second = writable.store.put_if_unchanged(path, b"2", listed.version)
+    with pytest.raises(ConflictError):
+        writable.store.put_if_unchanged(path, b"3", listed.version)
+    third = writable.store.put_if_unchanged(path, b"3", second.version)
+    assert writable.store.stat(path).version == third.version
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "url", ["az://shop", "abfs://shop", "abfss://shop@devstoreaccount1.dfs.core.windows.net", "azure://shop"]
+)
+def test_azure_under_each_of_its_urls(azure_store: Any, url: str) -> None:
+    folder = f"stores/{next(numbers)}"
+    azure_store.put(f"{folder}/a.csv", b"12345")
+    options = {name: value for name, value in azure_store.options.items() if "@" not in url or name != "account_name"}
+    store = open_store(url, options)
+    (listed,) = [file for page in store.list_pages(f"{url}/{folder}") for file in page]
+    assert (listed.path, listed.size) == (f"{url}/{folder}/a.csv", 5)
+    assert bytes(store.read_ranges(listed, [(0, 9)])[0]) == b"12345"
+    with pytest.raises(ConflictError):
+        store.put_if_absent(f"{url}/{folder}/a.csv", b"2")
 
 
 def test_a_file_that_changed_is_not_read(place: Place) -> None:
