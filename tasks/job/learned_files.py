@@ -15,9 +15,10 @@ from tasks.core.plan import File
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.job.request import Request
-from tasks.storage.files import open_binary, open_text, reading_error
+from tasks.storage.files import read_text_range, reading_error
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import WORKFLOW, versions_of
+from tasks.storage.stores import open_store
 
 PART = 2**20  # bytes at the beginning, in the middle and at the end of a file that its digest is made of
 SMALL_PART = 64 * 2**10  # of a file with a footer, which describes all of its columns
@@ -40,17 +41,17 @@ def digest_file_samples(file: File, has_footer: bool, options: Mapping[str, Any]
         part, starts = PART, [0, file.size // 2 - PART // 2, file.size - PART]
     if file.size <= 3 * part:
         part, starts = file.size, [0]
-    opening = open_binary(file, options.get("storage_options")) if has_footer else open_text(file, options)
-    with opening as opened:
-        try:
-            for start in starts:
-                opened.seek(start)
-                left = part
-                while left > 0 and (content := opened.read(left)):
-                    digest.update(content)
-                    left -= len(content)
-        except Exception as error:
-            raise reading_error(file.path, error, options.get("storage_options")) from None
+    ranges = [(start, start + part) for start in starts]
+    storage = options.get("storage_options")
+    try:
+        if has_footer:
+            parts: Sequence[Any] = open_store(file.path, storage).read_ranges(file, ranges)
+        else:
+            parts = [read_text_range(file, start, stop, options) for start, stop in ranges]
+    except Exception as error:
+        raise reading_error(file.path, error, storage) from None
+    for content in parts:
+        digest.update(content)
     return digest.hexdigest()
 
 

@@ -32,6 +32,7 @@ from tasks.stages.planned_split import PlannedSplit, look_at_rows
 from tasks.stages.source_files import naming_valid
 from tasks.stages.statistics import decide_modes
 from tasks.stages.trial import list_used_columns
+from tasks.storage.files import batch_files, map_files
 from tasks.storage.files_being_read import FOLDER
 
 
@@ -113,7 +114,9 @@ def _digest_files(plan: Plan, options: Mapping[str, Any], pool: Pool) -> list[li
     """Path, size and digest of the files that have rows."""
     has_footer = plan.format in ("parquet", "arrow", "orc")
     files = [plan.files[number] for number in sorted({p.file for block in plan.blocks for p in block.pieces})]
-    digests = _map_in_chunks(pool, partial(digest_file_samples, has_footer=has_footer, options=options), files)
+    digest_file = partial(digest_file_samples, has_footer=has_footer, options=options)
+    batches = _map_in_chunks(pool, partial(map_files, digest_file), batch_files(files))
+    digests = [digest for batch in batches for digest in batch]
     return [[file.path, file.size, digest] for file, digest in zip(files, digests, strict=True)]
 
 

@@ -19,13 +19,15 @@ from itertools import groupby
 from pathlib import Path
 
 from tasks.core.plan import File
-from tasks.storage.ranges import Range
-from tasks.storage.source_changes import raise_changed
+from tasks.storage.ranges import MOST_SPAN, Range
 from tasks.storage.store import Store
 
 FOLDER = "fetched"  # in a run's staging folder
 BLOCK = 256 * 2**10  # bytes: beginnings and ends that are looked at several times are smaller
 FREE = 0.2  # of the disk stays free
+# Bytes of a request. A stream of one request is slower than the network; two of these are longer than a span, so that
+# they are not joined.
+PIECE = MOST_SPAN // 2 + BLOCK
 THERE = b"\1"
 
 
@@ -36,7 +38,11 @@ class FetchCache:
         self._folder = folder
 
     def read(self, store: Store, file: File, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of an object, fewer at its end; a DataError if it is not the `File` any more."""
+        """Bytes [start, stop) of an object, fewer at its end; all of the version that the `File` names.
+
+        A DataError if they have to be fetched and it is not the `File` any more. What is there is not looked at again:
+        whether the object has changed meanwhile is asked once, at the end of a run.
+        """
         stop = min(stop, file.size)
         if stop <= start:
             return b""
@@ -45,7 +51,6 @@ class FetchCache:
             there = [] if marks is None else [mark == THERE[0] for mark in os.pread(marks, last - first + 1, first)]
             there += [False] * (last - first + 1 - len(there))
             if content is not None and all(there):
-                raise_changed(file, store.stat(file.path))
                 return os.pread(content, stop - start, start)
             runs = _runs_of_missing(there, first, file.size)
             parts = dict(zip(runs, store.read_ranges(file, runs), strict=True))
@@ -96,13 +101,14 @@ class KeptReads:
 
 
 def _runs_of_missing(there: list[bool], first: int, size: int) -> list[Range]:
-    """Ranges of neighbouring blocks that are not there."""
-    runs = []
+    """Ranges of neighbouring blocks that are not there, in pieces that are fetched side by side."""
+    runs: list[Range] = []
     block = first
     for is_there, group in groupby(there):
         count = len(list(group))
+        stop = min((block + count) * BLOCK, size)
         if not is_there:
-            runs.append((block * BLOCK, min((block + count) * BLOCK, size)))
+            runs += [(start, min(start + PIECE, stop)) for start in range(block * BLOCK, stop, PIECE)]
         block += count
     return runs
 

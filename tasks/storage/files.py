@@ -16,12 +16,14 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 
@@ -51,7 +53,8 @@ DECODING = (lzma.LZMAError, zlib.error, zipfile.BadZipFile, RuntimeError)
 FOLDER_MARKS = ("/", "_$folder$")  # ends of empty objects that stand for folders: of consoles and of Hadoop
 CHUNK = 2**20  # bytes that are fetched at once of a file that is read from its beginning
 MOST_NAMES = 10_000  # of a folder that are looked at for near ones
-LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at again
+LOOKUPS_AT_ONCE = 16  # files of a storage that are looked at
+R = TypeVar("R")
 FEW_LOOKUPS = 50  # of files one by one; more are listed
 MOST_OTHERS = 20  # files that are listed in vain for each that is wanted: fifty times as many come with a request
 STEP = 16 * 2**20  # bytes that are decompressed at a time
@@ -659,14 +662,32 @@ def _is_kept(file: File) -> bool:
     return bool(file.version) and is_remote(file.path)
 
 
-def compression(file: File, options: Mapping[str, Any] | None = None) -> str | None:
-    """The compression of a file: what its first bytes say; that of its suffix where they are neither a signature nor
-    ASCII text."""
-    if file not in _codecs:
+def compression(file: File, options: Mapping[str, Any]) -> str | None:
+    """The compression of a file, by options of readers: what its first bytes say; that of its suffix where they are
+    neither a signature nor ASCII text."""
+    key = replace(file, digest="")  # which is not known before the file is looked at
+    if key not in _codecs:
         if len(_codecs) > 100_000:
             _codecs.clear()
-        _codecs[file] = _codec(file.path, read_range(file, 0, LONGEST_SIGNATURE, options))
-    return _codecs[file]
+        _codecs[key] = _codec(file.path, read_text_range(file, 0, LONGEST_SIGNATURE, options))
+    return _codecs[key]
+
+
+def batch_files(files: Sequence[File], most: int | None = None) -> list[Sequence[File]]:
+    """Divide files into batches for `map_files`, at most so many: files of storages are waited for together."""
+    size = LOOKUPS_AT_ONCE if any(is_remote(file.path) for file in files) else 1
+    if most:
+        size = max(size, -(-len(files) // most))
+    return [files[first : first + size] for first in range(0, len(files), size)]
+
+
+def map_files(function: Callable[[File], R], files: Sequence[File]) -> list[R]:
+    """The results of a function of each file; those of storages, which mostly waits, several at once."""
+    if not any(is_remote(file.path) for file in files):
+        return [function(file) for file in files]
+    contexts = [copy_context() for _ in files]
+    with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(files))) as threads:
+        return list(threads.map(lambda context, file: context.run(function, file), contexts, files))
 
 
 def _codec(path: str, start: bytes) -> str | None:
@@ -700,7 +721,7 @@ def read_members(
     file, where it is open already; it is closed.
     """
     name = source.path
-    codec = compression(source, options)
+    codec = compression(source, {"storage_options": options})
     with opened or open_binary(source, options) as file:
         try:
             if codec is None:

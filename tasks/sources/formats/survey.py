@@ -16,6 +16,7 @@ from tasks.core.schema import own_names, two_columns
 from tasks.core.unforeseen_errors import at
 from tasks.sources.formats.parquet_bounds import Bounds
 from tasks.sources.formats.readable_lines import BadLines
+from tasks.storage.files import batch_files, map_files
 from tasks.storage.files_being_read import note_activity
 
 # In a plan's options: column -> a sentence on numbers that stay text; the types by which lines are told to be bad.
@@ -87,8 +88,7 @@ def footers(inspect: Callable[[File, ReadOptions], Inspected]) -> Callable[..., 
     def survey(
         files: Sequence[File], options: ReadOptions, limits: Limits, parallel_map: Callable[..., Any]
     ) -> list[Inspected]:
-        size = max(1, -(-len(files) // 256))
-        batches = [tuple(files[i : i + size]) for i in range(0, len(files), size)]
+        batches = batch_files(files, most=256)
         return [item for batch in parallel_map(partial(_inspect_batch, inspect, options), batches) for item in batch]
 
     return survey
@@ -97,8 +97,8 @@ def footers(inspect: Callable[[File, ReadOptions], Inspected]) -> Callable[..., 
 def _inspect_batch(
     inspect: Callable[[File, ReadOptions], Inspected], options: ReadOptions, files: Sequence[File]
 ) -> list[Inspected]:
-    inspected = []
-    for file in files:
+    def inspect_one(file: File) -> Inspected:
         with note_activity(options, file.path), at(f"reading {file.path}"):
-            inspected.append(with_own_names(inspect(file, options)))
-    return inspected
+            return with_own_names(inspect(file, options))
+
+    return map_files(inspect_one, files)

@@ -191,7 +191,7 @@ def _begin(data: bytes, options: ReadOptions) -> int:
 def beginning(file: File, length: int, options: ReadOptions) -> tuple[bytes, bool]:
     """The first `length` bytes (decompressed, as UTF-8) and whether that is the whole file."""
     storage = options.get("storage_options")
-    codec = compression(file, storage)
+    codec = compression(file, options)
     if codec == "zip":  # of several files the header is read once
         data = decompress_file(file, options)
         return data[:length], len(data) <= length
@@ -206,7 +206,7 @@ def beginning(file: File, length: int, options: ReadOptions) -> tuple[bytes, boo
 
 def is_whole(file: File, options: ReadOptions) -> bool:
     """Whether a text file can only be read from its beginning: a compressed one, and one that becomes UTF-8 first."""
-    return becomes_utf8(options) or bool(compression(file, options.get("storage_options")))
+    return becomes_utf8(options) or bool(compression(file, options))
 
 
 def _as_utf8(data: bytes, path: str, options: ReadOptions, final: bool) -> bytes:
