@@ -12,6 +12,7 @@ import itertools
 import threading
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -30,7 +31,7 @@ class Blob:
     content: bytes
     generation: int
 
-    @property
+    @cached_property
     def etag(self) -> str:
         return f'"{hashlib.md5(self.content, usedforsecurity=False).hexdigest()}-{self.generation}"'
 
