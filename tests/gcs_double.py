@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -46,8 +48,16 @@ class Bucket:
 
     blobs: dict[str, Blob] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    names: list[str] | None = None
     generations: Any = field(default_factory=lambda: itertools.count(1_700_000_000_000_000))
     lock: Any = field(default_factory=threading.Lock)
+
+    def list_names(self) -> list[str]:
+        """All names, in order; sorted again only if there are others."""
+        with self.lock:
+            if self.names is None or len(self.names) != len(self.blobs):
+                self.names = sorted(self.blobs)
+            return self.names
 
     def write(self, key: str, content: bytes, wanted: str | None = None) -> Blob | None:
         """The new object; None where the generation that is there (0: none) is not the wanted one."""
@@ -56,6 +66,7 @@ class Bucket:
             if wanted is not None and int(wanted) != (there.generation if there else 0):
                 return None
             blob = Blob(content, next(self.generations))
+            self.names = self.names if key in self.blobs else None
             self.blobs[key] = blob
             return blob
 
@@ -141,17 +152,20 @@ class Handler(BaseHTTPRequestHandler):
         query = self.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         after = query.get("continuation-token", "")
-        names = sorted(name for name in list(self.bucket.blobs) if name.startswith(prefix) and name > after)
+        names = self.bucket.list_names()
         entries: dict[str, str] = {}
         last = ""
-        for name in names:
+        cut = False
+        for name in islice(names, max(bisect_left(names, prefix), bisect_right(names, after)), None):
+            if not name.startswith(prefix):
+                break
             rest = name[len(prefix) :]
             folder = prefix + rest.partition(delimiter)[0] + delimiter if delimiter and delimiter in rest else ""
-            if len(entries) == PAGE and folder not in entries:
+            cut = len(entries) == PAGE and folder not in entries
+            if cut:
                 break
             last = name
             entries[folder or name] = self._describe(folder, name)
-        cut = bool(names) and last != names[-1]
         token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if cut else ""
         text = f"<ListBucketResult><IsTruncated>{str(cut).lower()}</IsTruncated>{token}{''.join(entries.values())}"
         self._answer(200, f"{text}</ListBucketResult>".encode())

@@ -22,7 +22,7 @@ from tasks.errors import DataError, GiveUpError, JobError, RowmillError, Transie
 from tasks.storage import local_store
 from tasks.storage.ranges import InFlight, join_ranges
 from tasks.storage.store import ConflictError, MissingFileError, Store
-from tasks.storage.stores import open_store
+from tasks.storage.stores import list_files, open_store
 from tests.object_store import fail_next, fail_share
 
 numbers = itertools.count()
@@ -372,6 +372,18 @@ def test_ten_thousand_objects_are_listed_in_pages(object_store: Any, remote: Pla
     with object_store.proxy.counting() as traffic:
         assert sum(map(len, remote.store.list_pages(remote.root))) == 10_000
     assert traffic.by_kind == {"list": 10}
+
+
+@pytest.mark.system
+def test_a_hundred_thousand_objects_are_listed_with_a_hundred_requests(gcs_double: Any) -> None:
+    for number in range(100_000):
+        gcs_double.put(f"lake/day={number % 365:03}/{number:06}", b"x")
+    before = storage_traffic.totals()
+    with gcs_double.proxy.counting() as traffic:
+        listed = list_files("gs://shop/lake", gcs_double.options).files
+    assert len(listed) == 100_000
+    assert traffic.by_kind == {"head": 1, "list": 100}
+    assert storage_traffic.since(before) == {"storage_heads": 1, "storage_lists": 100}
 
 
 @pytest.mark.promise("`the storage refuses this user`")
