@@ -39,7 +39,7 @@ PARTS_AT_ONCE = 4
 PROFILE_SECONDS = 60.0
 # What may pass: no answer, too many requests, an error of the server.
 PASSING = re.compile(r"status code: (408|429|5\d\d)|HTTP error|error sending request|Connection ?Reset|timed out", re.I)
-REFUSED = re.compile(r"status code: 40[13]|status: 40[13]", re.I)
+REFUSED = re.compile(r"status code: 40[13]|status: 40[13]|code: AccessDenied", re.I)
 # What the command of a profile has printed may be a secret.
 COMMAND_OUTPUT = re.compile(r"(retrieving credentials from [\w-]+):.*")
 CODE = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
@@ -289,7 +289,7 @@ class ObjectStore:
         )
 
     def _failure(self, path: str, error: Exception) -> RowmillError:
-        if REFUSED.search(str(error)):  # of listings, for which the client has no error of its own
+        if REFUSED.search(str(error)):  # of listings and deletions, for which the client has no error of its own
             return self._refusal(path, error)
         if PASSING.search(str(error)):
             return TransientError(
