@@ -88,9 +88,11 @@ def open_catalog(name: str, where: str) -> Catalog:
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise JobError(f"the catalog {name!r} cannot be opened", where=where, why=why, do=do) from None
 
+    load = catalog._load_file_io
+
     def load_checked(properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
         # The properties of a table are as trustworthy as its writers: they must not name a class to be imported.
-        return CheckedFileIO({**catalog.properties, **(properties or {}), HOSTS_IO: hosts or ""})
+        return load({**(properties or {}), HOSTS_IO: hosts or "", PY_IO_IMPL: own[PY_IO_IMPL]}, location)
 
     vars(catalog)["_load_file_io"] = load_checked
     return catalog

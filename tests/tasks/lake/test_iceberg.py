@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, StringType
 
 from tasks.errors import DataError, HostError, JobError, NoInputError
 from tasks.lake.iceberg import CheckedFileIO, load_table
-from tests.tasks.lake.tables import catalog, in_order, plan_of, rows_of, table_of
+from tests.tasks.lake.tables import catalog, delete_row, in_order, plan_of, rows_of, table_of
 
 __all__ = ["catalog"]
 
@@ -193,3 +193,16 @@ def test_a_table_that_was_not_only_appended_to_has_no_rows_since(catalog: Catalo
         plan_of(iceberg="demo.shop.clicks", since=7)
     with pytest.raises(JobError, match="since: last is for a run with a base"):
         plan_of(iceberg="demo.shop.clicks", since="last")
+
+
+def test_deleted_rows_are_refused_and_earlier_snapshots_are_read(catalog: Catalog, tmp_path: Path) -> None:
+    table = catalog.create_table("shop.clicks", pa.schema([("x", pa.int64())]))
+    table.append(table_of({"x": [1, 2, 3]}))
+    before = table.current_snapshot()
+    delete_row(table, tmp_path, 1)
+    assert before
+    assert table.refresh().scan().to_arrow()["x"].to_pylist() == [1, 3]
+    with pytest.raises(DataError, match="the table has deleted rows") as refused:
+        plan_of(iceberg="demo.shop.clicks")
+    assert "CALL system.rewrite_data_files" in refused.value.do
+    assert len(rows_of(plan_of(iceberg="demo.shop.clicks", snapshot=before.snapshot_id))) == 3
