@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -71,6 +72,22 @@ def test_memory_and_disk_write_the_same_bytes(
         assert Manifest.load(tmp_path / exchange).data["exchange"] == exchange
     assert parts(tmp_path / "disk") == parts(tmp_path / "memory")
     assert not list(tmp_path.glob(".*.rowmill"))
+
+
+def test_row_groups_have_the_bounds_and_the_nulls_of_all_columns(source: Path, tmp_path: Path, engine: str) -> None:
+    run_stages(request(source, tmp_path / "out", engine, "memory", row_group_size=10_000))
+    for path in (tmp_path / "out").glob("*.parquet"):
+        footer = pq.read_metadata(path)
+        table = pq.read_table(path)
+        start = 0
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            rows = table.slice(start, group.num_rows)
+            start += group.num_rows
+            shown = [group.column(place).statistics for place in range(group.num_columns)]
+            bounds = [pc.min_max(column).as_py() for column in rows.columns]
+            assert [(one.min, one.max) for one in shown] == [(one["min"], one["max"]) for one in bounds]
+            assert [one.null_count for one in shown] == [column.null_count for column in rows.columns]
 
 
 @pytest.mark.parametrize("output", [{}, {"shuffle": "key", "keys": ["s"], "sort_by": ["n"]}])
