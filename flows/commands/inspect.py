@@ -177,6 +177,11 @@ def _show_output(folder: Path, origin: PublishedCopy, console: Console) -> None:
     if base := data.get("base"):
         text = "none yet: the first version" if base == "none" else f"{base['version']}, {base['rows']:,} rows"
         console.print(f"base: {text}", markup=False, soft_wrap=True)
+    if lake := data.get("table"):
+        state = f"snapshot {lake['snapshot']}" if lake["kind"] == "iceberg" else f"version {lake['version']}"
+        since = f", since snapshot {lake['since']}" if "since" in lake else ""
+        text = f"source: {state} of {lake['name']}{since}, {lake['files']:,} file(s), {lake['left_out']:,} left out"
+        console.print(text, markup=False, soft_wrap=True)
     _show_reading(data.get("reading") or {}, console)
     if data.get("made_up"):
         console.print(f"made-up data: {describe_sample_data(data['made_up'])}", markup=False, soft_wrap=True)

@@ -15,9 +15,9 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import ManifestGroupPlanner, Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_between, ancestors_of
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
@@ -181,8 +181,8 @@ def read_table(source: Source) -> TableFiles:
     with named_errors(name, "source.iceberg"):
         snapshot = choose_snapshot(table, source)
         schema = _choose_schema(table, snapshot)
-        files = _list_files(table, snapshot, source)
-        return _describe_files(table, schema, files, snapshot, source)
+        files, passed_over = _list_files(table, schema, snapshot, source)
+        return _describe_files(table, schema, files, passed_over, snapshot, source)
 
 
 def choose_state(source: Source) -> dict[str, int | None]:
@@ -201,16 +201,21 @@ def _choose_schema(table: Table, snapshot: Snapshot | None) -> Schema:
     return table.schemas().get(snapshot.schema_id, table.schema())
 
 
-def _list_files(table: Table, snapshot: Snapshot | None, source: Source) -> list[DataFile]:
-    """The data files by their paths; a DataError for files that are not Parquet, and for deleted rows."""
+def _list_files(table: Table, schema: Schema, snapshot: Snapshot | None, source: Source) -> tuple[list[DataFile], int]:
+    """(the data files by their paths, how many others are in manifests that the filter leaves out); a DataError for
+    files that are not Parquet, and for deleted rows."""
+    passed_over = 0
     if snapshot is None:
-        return []
+        return [], 0
     if source.since is None:
-        tasks = table.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+        manifests = snapshot.manifests(table.io)
+        chosen = _choose_manifests(table, schema, manifests, source)
+        passed_over = sum(_count_files(one) for one in manifests) - sum(_count_files(one) for one in chosen)
+        tasks = ManifestGroupPlanner(table.metadata, table.io).plan_files(chosen)
     else:
         check_appends(table, source, snapshot)
         if source.since == snapshot.snapshot_id:
-            return []
+            return [], 0
         tasks = table.incremental_append_scan(
             from_snapshot_id_exclusive=int(source.since), to_snapshot_id_inclusive=snapshot.snapshot_id
         ).plan_files()
@@ -232,7 +237,28 @@ def _list_files(table: Table, snapshot: Snapshot | None, source: Source) -> list
                 do="rewrite its data files with write.format.default = parquet",
             )
         files.append(task.file)
-    return sorted(files, key=lambda file: os.fsencode(file.file_path))
+    return sorted(files, key=lambda file: os.fsencode(file.file_path)), passed_over
+
+
+def _count_files(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
+
+def _choose_manifests(
+    table: Table, schema: Schema, manifests: Sequence[ManifestFile], source: Source
+) -> list[ManifestFile]:
+    """Choose the manifests that have to be read: those whose partitions may have rows for the filter, and all of
+    deleted rows."""
+    of_data = [one for one in manifests if one.content == ManifestContent.DATA]
+    partitions = _PartitionsOfManifests(table, of_data)
+    ids = {field.name: field.field_id for field in schema.fields}
+
+    def find_bounds(name: str, dtype: pa.DataType) -> Bounds | None:
+        return as_bounds(*partitions.bounds(ids[name], dtype), dtype)
+
+    mask = choose_files(source, schema_to_pyarrow(schema), len(of_data), find_bounds)
+    left_out = {one.manifest_path for one, stays in zip(of_data, mask, strict=True) if not stays}
+    return [one for one in manifests if one.manifest_path not in left_out]
 
 
 def check_appends(table: Table, source: Source, snapshot: Snapshot) -> None:
@@ -271,7 +297,12 @@ CHANGES = ("deleted-records", "deleted-data-files", "added-records", "added-data
 
 
 def _describe_files(
-    table: Table, schema: Schema, files: Sequence[DataFile], snapshot: Snapshot | None, source: Source
+    table: Table,
+    schema: Schema,
+    files: Sequence[DataFile],
+    passed_over: int,
+    snapshot: Snapshot | None,
+    source: Source,
 ) -> TableFiles:
     arrow = schema_to_pyarrow(schema)
     ids = {field.name: field.field_id for field in schema.fields}
@@ -296,7 +327,7 @@ def _describe_files(
         "snapshot": snapshot.snapshot_id if snapshot else None,
         "schema": schema.schema_id,
         "files": len(remaining),
-        "left_out": len(files) - len(remaining),
+        "left_out": passed_over + len(files) - len(remaining),
     }
     return TableFiles(
         note if source.since is None else {**note, "since": source.since},
@@ -357,6 +388,38 @@ class _Partitions:
             least.append(low)
             greatest.append(high)
         return least, greatest
+
+
+class _PartitionsOfManifests:
+    """What the partitions of the files of manifests say of the columns that they are made of."""
+
+    def __init__(self, table: Table, manifests: Sequence[ManifestFile]) -> None:
+        self._manifests = manifests
+        self._specs = table.specs()
+        self._schema = table.schema()
+
+    def bounds(self, column: int, dtype: pa.DataType) -> tuple[list[Any], list[Any]]:
+        """By manifest, the least and the greatest value that a column may have; None: not known."""
+        pairs = [self._find_bounds(manifest, column, dtype) for manifest in self._manifests]
+        return [low for low, _ in pairs], [high for _, high in pairs]
+
+    def _find_bounds(self, manifest: ManifestFile, column: int, dtype: pa.DataType) -> tuple[Any, Any]:
+        for place, field in enumerate(self._specs[manifest.partition_spec_id].fields):
+            if field.source_id != column or not isinstance(field.transform, (IdentityTransform, *SPANS)):
+                continue
+            summary = (manifest.partitions or [])[place : place + 1]
+            source = next((one.field_type for one in self._schema.fields if one.field_id == column), None)
+            if not summary or source is None:
+                return None, None
+            kind = field.transform.result_type(source)
+            low, high = (
+                None if stored is None else _decode(kind, {column: stored}, column)
+                for stored in (summary[0].lower_bound, summary[0].upper_bound)
+            )
+            if low is None or high is None:
+                return None, None
+            return _find_span(field.transform, low, dtype)[0], _find_span(field.transform, high, dtype)[1]
+        return None, None
 
 
 def _find_span(transform: Any, value: Any, dtype: pa.DataType) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import LongType, StringType
 
 from tasks.errors import DataError, HostError, JobError, NoInputError
@@ -107,6 +107,36 @@ def test_a_filter_on_one_day_of_a_year_opens_one_file_of_365(catalog: Catalog, t
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "transform", "condition", "names"),
+    [
+        ("day", [20_758, 20_759, 20_790], IdentityTransform(), "day == '2026-11-02'", ["1"]),
+        ("day", [20_758, 20_759, 20_790], MonthTransform(), "day >= '2026-12-01'", ["2"]),
+        ("day", [20_758, 20_759, 21_000], YearTransform(), "day < '2027-01-01'", ["0", "1"]),
+        ("name", ["a", "b", None], IdentityTransform(), "name in ('a', 'c')", ["0", "2"]),
+    ],
+)
+def test_manifests_whose_partitions_have_no_rows_for_the_filter_are_not_read(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    column: str, values: list[Any], transform: Any, condition: str, names: list[str],
+) -> None:  # fmt: skip
+    dtype = pa.date32() if column == "day" else pa.string()
+    table = catalog.create_table("shop.clicks", pa.schema([(column, dtype)]))
+    with table.update_spec() as spec:
+        spec.add_field(column, transform, "part")
+    for number, value in enumerate(values):
+        cells = pa.array([value], pa.int32()).cast(dtype) if column == "day" else pa.array([value], dtype)
+        pq.write_table(pa.table({column: cells}), tmp_path / f"{number}.parquet")
+        table.add_files([f"file://{tmp_path}/{number}.parquet"])
+    opened = []
+    open_input = CheckedFileIO.new_input
+    monkeypatch.setattr(CheckedFileIO, "new_input", lambda self, place: opened.append(place) or open_input(self, place))
+    plan = plan_of(iceberg="demo.shop.clicks", filter=condition)
+    assert [Path(file.path).stem for file in plan.files] == names
+    manifests = [place for place in opened if place.endswith(".avro") and "/snap-" not in place]
+    assert [len(manifests), plan.options["table"]["left_out"]] == [len(names), 3 - len(names)]
+
+
 def test_a_filter_that_keeps_nothing_opens_one_file(catalog: Catalog) -> None:
     table = catalog.create_table("shop.clicks", pa.schema([("x", pa.int64())]))
     table.append(table_of({"x": [1]}))
@@ -138,6 +168,7 @@ def test_names_that_lead_to_no_table_are_refused(catalog: Catalog) -> None:
         plan_of(iceberg="demo.shop.clicks")
 
 
+@pytest.mark.promise("has to be inside of `ROWMILL_ALLOWED_ROOTS`")
 def test_files_outside_of_the_allowed_roots_are_not_opened(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +192,7 @@ def test_the_properties_of_a_table_name_no_class_that_opens_its_files(catalog: C
     assert rows_of(plan_of(iceberg="demo.shop.clicks")) == [{"x": 1}]
 
 
+@pytest.mark.promise("each once", "flows/KEYS.md#sourceiceberg-sourcedelta")
 def test_what_was_added_since_a_snapshot_is_read_once(catalog: Catalog) -> None:
     table = catalog.create_table("shop.clicks", pa.schema([("x", pa.int64())]))
     table.append(table_of({"x": [1]}))
@@ -175,6 +207,7 @@ def test_what_was_added_since_a_snapshot_is_read_once(catalog: Catalog) -> None:
         plan_of(iceberg="demo.shop.clicks", since=last.snapshot_id)
 
 
+@pytest.mark.promise("`not only appended to`")
 def test_a_table_that_was_not_only_appended_to_has_no_rows_since(catalog: Catalog) -> None:
     table = catalog.create_table("shop.clicks", pa.schema([("x", pa.int64())]))
     table.append(table_of({"x": [1, 5]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
+from rich.console import Console
 
+from flows.commands.inspect import show_folder
 from flows.job.job import make_job
 from flows.lake.plugins import TableSourcePlugin
 from flows.nights.base import BasePlugin
@@ -57,6 +60,9 @@ def test_a_refit_reads_each_row_of_a_table_once(catalog: Catalog, tmp_path: Path
     table.append(table_of({"x": [4], "name": ["a"]}))
     second = run(out, nightly, base=str(out))
     snapshots.append(table.refresh().metadata.current_snapshot_id)
+    shown = io.StringIO()
+    show_folder(out, console=Console(file=shown, width=400))
+    assert f"source: snapshot {snapshots[1]} of demo.shop.clicks, since snapshot {snapshots[0]}, 2" in shown.getvalue()
     assert [second["table"]["since"], second["table"]["snapshot"], second["rows"]["in"]] == [*snapshots, 2]
     assert written(out, "v0002") == [{"x": 3, "name": 5}, {"x": 4, "name": 3}]
     learned = json.loads((out / "v0002" / "_workflow" / "workflow.json").read_text())["history"]["nights"]

@@ -75,6 +75,7 @@ def test_each_version_is_one_snapshot_of_a_table_of_iceberg(
     assert duckdb.sql(f"select count(*), max(x) from read_parquet({files})").fetchall() == [(5, 5)]
 
 
+@pytest.mark.promise("as one snapshot", "flows/KEYS.md#outputiceberg-outputdelta")
 def test_each_version_is_one_version_of_a_table_of_delta(tmp_path: Path) -> None:
     place = str(tmp_path / "t")
     write(tmp_path / "t" / "rows", FIRST, delta=place)
@@ -155,6 +156,7 @@ def test_of_two_writers_the_second_tries_again(
     assert [note.get("rowmill.version") for note in notes] == [None, "v0001"]
 
 
+@pytest.mark.promise("`published, but not in the table`")
 def test_a_table_that_was_not_written_fails_the_run_and_gets_the_version_once(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
