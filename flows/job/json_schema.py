@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.job.job import Feature, Job, recipes
+from tasks.core.settings import TABLES
 from tasks.ops import installed
 from tasks.ops.base import Operator
 
@@ -35,7 +36,8 @@ def job_schema() -> Schema:
     whole = Job.model_json_schema(by_alias=True)
     definitions = whole["$defs"]
     properties = whole["properties"]
-    required = {name: definitions[name.capitalize()].pop("required", []) for name in ("source", "output")}
+    definitions["Source"].pop("required", None)
+    required = definitions["Output"].pop("required", [])
     definitions["Feature"] = _feature(Feature.model_json_schema())
     operators = {name: _operator(name) for name in sorted(Operator.registry)}
     definitions |= operators | {"Operator": _any_of(operators)}
@@ -45,7 +47,10 @@ def job_schema() -> Schema:
     properties["features"]["type"] = ["array", "string"]
     alone = {
         "required": ["source", "features", "output"],
-        "properties": {name: {"required": keys} for name, keys in required.items()},
+        "properties": {
+            "source": {"anyOf": [{"required": [key]} for key in ("path", *TABLES)]},
+            "output": {"required": required},
+        },
     }
     by_recipe = {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}}
     return {

@@ -349,6 +349,9 @@ class Source(Section):
     """Where the rows come from and how they are cut."""
 
     path: str | list[str] = Field(description="file, folder, glob (data/*.parquet) or URL; a recipe brings its own")
+    valid: str | list[str] | None = Field(
+        None, description="validation data, transformed with what was learned from `source.path`"
+    )
     iceberg: str | None = Field(
         None,
         pattern=TABLE_NAME,
@@ -367,9 +370,6 @@ class Source(Section):
         None,
         description="for iceberg: only files that were added after a snapshot, given by its id; last: the one that the "
         "base has read",
-    )
-    valid: str | list[str] | None = Field(
-        None, description="validation data, transformed with what was learned from `source.path`"
     )
     format: Literal["auto", "parquet", "csv", "tsv", "jsonl", "orc", "avro", "arrow"] = Field(
         "auto", description="auto goes by the suffix of the files"

@@ -65,7 +65,7 @@ def test_recipes_and_drafts_are_right_by_the_schema(schema: dict[str, Any], tmp_
     [
         ({"recipe": "toi"}, "recipe", "'toi' is not one of"),
         ({}, "", "'source' is a required property"),
-        ({**WHOLE, "source": {}}, "source", "'path' is a required property"),
+        ({**WHOLE, "source": {}}, "source", "is not valid under any"),
         ({**WHOLE, "sorce": {}}, "", "'sorce' was unexpected"),
         ({**WHOLE, "output": {"path": "out", "shuffle": "ful"}}, "output.shuffle", "'ful' is not one of"),
         ({**WHOLE, "base": "out", "refit": {"Normalize": "frozen"}}, "refit.Normalize", "'frozen' is not one of"),
