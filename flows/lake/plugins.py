@@ -84,7 +84,7 @@ class TableOutputPlugin(RunPlugin):
                     f"the output is published, but not in the table: {getattr(error, 'what', error)}",
                     where=f"{folder}, output.{output.table} = {output.table_name}",
                     why=getattr(error, "why", ""),
-                    do="run the same command again: it adds what is published, and makes no second version",
+                    do="run the same command again: the first thing it does is to add what is published",
                 ) from error
             run.log.info("%s is in %s: %s", folder, output.table_name, snapshot)
 

@@ -116,7 +116,8 @@ class Table:
         with table.transaction() as transaction:
             transaction.set_properties({_property(version): version.digest})
             if not self.replaces:
-                transaction.add_files(paths, snapshot_properties=version.note)
+                # Whether the version was added is known: a look for its files would read all manifests of the table.
+                transaction.add_files(paths, snapshot_properties=version.note, check_duplicate_files=False)
                 return
             if transaction.table_metadata.name_mapping() is None:  # the parts have no ids of fields
                 names = transaction.table_metadata.schema().name_mapping.model_dump_json()

@@ -48,7 +48,7 @@ def import_kind(kind: str, where: str, suffix: str = "") -> ModuleType:
     try:
         return import_module(f"tasks.lake.{kind}{suffix}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in (LIBRARIES[kind], "sqlalchemy"):
+        if (error.name or "").partition(".")[0] != LIBRARIES[kind]:
             raise
         raise JobError(
             f"this installation cannot read or write tables of {kind.capitalize()}",

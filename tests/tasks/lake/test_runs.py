@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from flows.preview.job_preview import preview
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, NoInputError
 from tests.stages import run_stages
-from tests.tasks.lake.tables import catalog, in_order, table_of
+from tests.tasks.lake.tables import catalog, in_order, plan_of, table_of
 
 __all__ = ["catalog"]
 
@@ -126,3 +127,17 @@ def test_a_table_is_a_data_set(tmp_path: Path, catalog: Catalog) -> None:
 def test_keys_that_do_not_go_together_are_refused(source: dict[str, Any], words: str) -> None:
     with pytest.raises(JobError, match=words):
         make_job({"source": source, "features": [{"columns": ["x"]}], "output": {"path": "out"}})
+
+
+@pytest.mark.parametrize(
+    ("source", "library"), [({"iceberg": "demo.shop.clicks"}, "pyiceberg"), ({"delta": "t"}, "deltalake")]
+)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, source: dict[str, Any], library: str
+) -> None:
+    (kind,) = source
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"tasks.lake.{kind}", raising=False)
+    with pytest.raises(JobError, match=rf"{library} is not installed(.|\n)*pip install 'rowmill\[{kind}\]'"):
+        plan_of(**source)

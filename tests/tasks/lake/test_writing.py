@@ -21,7 +21,7 @@ from pyiceberg.transforms import IdentityTransform
 from flows.job.job import make_job
 from flows.lake.plugins import TableOutputPlugin
 from tasks.errors import JobError, TransientError
-from tasks.lake import iceberg_writing
+from tasks.lake import delta_writing, iceberg_writing
 from tasks.lake.iceberg_writing import Table
 from tasks.run.plugin import NothingToDoError, UnfinishedError
 from tasks.workflow import Workflow
@@ -33,8 +33,9 @@ __all__ = ["catalog"]
 FIRST, SECOND = {"x": [1, 2, 3], "name": ["a", "b", None]}, {"x": [4, 5], "name": ["c", "d"]}
 
 
-def write(out: Path, rows: dict[str, Any], **more: Any) -> Path:
-    """Run a job that writes rows, and adds them to a table; the folder of the newest version."""
+def write(out: Path, rows: dict[str, Any], killed: bool = False, **more: Any) -> Path:
+    """Run a job that writes rows, and adds them to a table, unless the run is `killed` right before; the folder of the
+    newest version."""
     out.parent.mkdir(exist_ok=True)
     pq.write_table(table_of(rows), out.parent / f"{out.name}.in.parquet")
     made = make_job({
@@ -42,7 +43,7 @@ def write(out: Path, rows: dict[str, Any], **more: Any) -> Path:
         "output": {"path": str(out), "files": 2, "shuffle": "none", "on_existing": "version", **more},
         "run": {"report": False},
     })  # fmt: skip
-    run_stages(made.request("pandas"), plugins=[TableOutputPlugin(made)])
+    run_stages(made.request("pandas"), plugins=[] if killed else [TableOutputPlugin(made)])
     return out / (out / "_latest").read_text().strip()
 
 
@@ -177,8 +178,6 @@ def test_a_table_that_was_not_written_fails_the_run_and_gets_the_version_once(
 
 
 def test_a_version_of_a_table_of_delta_is_added_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.lake import delta_writing
-
     place = str(tmp_path / "t")
     add = delta_writing.Table.add
 
@@ -193,6 +192,52 @@ def test_a_version_of_a_table_of_delta_is_added_once(tmp_path: Path, monkeypatch
     write(tmp_path / "t" / "rows", SECOND, delta=place)
     assert DeltaTable(place).version() == 1
     assert sorted(DeltaTable(place).to_pyarrow_table()["x"].to_pylist()) == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_ends_right_after_it_has_published_leaves_the_table_to_the_next(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    write(tmp_path / "out", FIRST, killed=True, iceberg="demo.shop.clicks")
+    assert [path.name for path in (tmp_path / "out").glob("v*")] == ["v0001"]
+    with pytest.raises(NothingToDoError, match="v0001 is published, and now in the table"):
+        write(tmp_path / "out", FIRST, iceberg="demo.shop.clicks")
+    assert in_order(catalog.load_table("shop.clicks").scan().to_arrow().to_pylist()) == rows_of(FIRST)
+
+
+def test_of_two_writers_of_a_table_of_delta_both_add_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = str(tmp_path / "t")
+    write(tmp_path / "t" / "rows", FIRST, delta=place)
+    describe = delta_writing.Table._describe_part
+
+    def describe_after_another(self: delta_writing.Table, *args: Any) -> Any:
+        write_deltalake(place, table_of({"x": [9], "name": ["z"]}), mode="append")
+        return describe(self, *args)
+
+    monkeypatch.setattr(delta_writing.Table, "_describe_part", describe_after_another)
+    write(tmp_path / "t" / "rows", {"x": [4], "name": ["c"]}, delta=place, files=1)
+    assert sorted(DeltaTable(place).to_pyarrow_table()["x"].to_pylist()) == [1, 2, 3, 4, 9]
+
+
+def test_a_partition_that_another_writer_replaces_meanwhile_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "t")
+    more = {"delta": place, "partition_on": ["day"], "mode": "replace_partition", "files": 1}
+    write(tmp_path / "t" / "rows", {"x": [1], "day": ["mon"]}, **more)
+    replaced = delta_writing.Table._list_replaced
+
+    def replace_after_another(self: delta_writing.Table, *args: Any) -> Any:
+        removed = replaced(self, *args)
+        DeltaTable(place).delete("day = 'mon'")
+        return removed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delta_writing.Table, "_list_replaced", replace_after_another)
+        with pytest.raises(UnfinishedError, match="other writers of the table were faster"):
+            write(tmp_path / "t" / "rows", {"x": [2], "day": ["mon"]}, **more)
+    with pytest.raises(NothingToDoError):
+        write(tmp_path / "t" / "rows", {"x": [2], "day": ["mon"]}, **more)
+    assert DeltaTable(place).to_pyarrow_table()["x"].to_pylist() == [2]
 
 
 def test_what_the_table_cannot_take_is_refused_before_anything_is_published(catalog: Catalog, tmp_path: Path) -> None:
