@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog import Catalog
+from pyiceberg.types import LongType
 from rich.console import Console
 
 from flows.commands.inspect import show_folder
@@ -20,8 +21,11 @@ from flows.job.job import make_job
 from flows.lake.plugins import TableSourcePlugin
 from flows.nights.base import BasePlugin
 from flows.preview.job_preview import preview
+from tasks.cluster.local_pool import LocalPool
 from tasks.dataset import Dataset
 from tasks.errors import DataError, JobError, NoInputError
+from tasks.lake.pinning import pin_table
+from tasks.stages.ingest import ingest
 from tests.stages import run_stages
 from tests.tasks.lake.tables import catalog, in_order, plan_of, table_of
 
@@ -141,3 +145,25 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
     monkeypatch.delitem(sys.modules, f"tasks.lake.{kind}", raising=False)
     with pytest.raises(JobError, match=rf"{library} is not installed(.|\n)*pip install 'rowmill\[{kind}\]'"):
         plan_of(**source)
+
+
+def test_a_new_snapshot_is_new_data_and_the_same_one_is_not(catalog: Catalog, tmp_path: Path) -> None:
+    table = catalog.create_table("shop.clicks", pa.schema([("x", pa.int64())]))
+    table.append(table_of({"x": [1]}))
+    made = make_job({
+        "source": {"iceberg": "demo.shop.clicks"}, "features": [{"columns": ["x"]}],
+        "output": {"path": str(tmp_path / "out")},
+    })  # fmt: skip
+    request = made.request("pandas")
+    with request.staging.hold_lock():
+        results = [ingest(pin_table(request), LocalPool(1)) for _ in range(2)]
+        table.append(table_of({"x": [2]}))
+        results.append(ingest(pin_table(request), LocalPool(1)))
+        with table.update_schema() as update:
+            update.rename_column("x", "y")
+        with table.update_schema() as update:
+            update.add_column("x", LongType())
+        results.append(ingest(pin_table(request), LocalPool(1)))
+    assert [(result.reused, result.rows, result.columns) for result in results] == [
+        (False, 1, 1), (True, 1, 1), (False, 2, 1), (False, 2, 2),
+    ]  # fmt: skip
