@@ -29,6 +29,7 @@ from tasks.sources.arrivals import (
     Arrival,
     data_files,
     group_files,
+    is_announced,
     load_seen,
     load_strays,
     look,
@@ -38,6 +39,7 @@ from tasks.sources.arrivals import (
 from tasks.storage.allowed_roots import check_path
 from tasks.storage.credentials import storage
 from tasks.storage.files import expand, is_remote, local_folder, local_path
+from tasks.storage.stores import open_store
 
 ARRIVED = "rowmill.data.arrived"
 # of the ids of events; never change it: by these ids the server recognises files that were announced before
@@ -127,7 +129,11 @@ def _announce_new_files(
     files, strays = data_files(listing, _spell_root(listing, root, options), patterns, format)
     complete = files
     if marker:
-        complete = select_marked_files(files, _spell_root(files, root, options), marker, options)
+        waiting = [file for file in files if not is_announced(file, seen)]
+        marked = {
+            file.path for file in select_marked_files(waiting, _spell_root(files, root, options), marker, options)
+        }
+        complete = [file for file in files if file.path in marked or is_announced(file, seen)]
         settle = 0  # the marker says that the files are complete
         strays = [file for file in strays if file.path.rpartition("/")[2] != marker]
     new, seen = look(complete, seen, time.time(), settle)
@@ -181,10 +187,7 @@ def _spell_root(files: Sequence[File], root: str, options: Mapping[str, Any]) ->
     """Spell the watched folder as the paths of its files do: a file system may write a URL in another way."""
     if not is_remote(root) or not files or files[0].path.startswith(root):
         return root
-    import fsspec
-
-    fs, name = fsspec.core.url_to_fs(root, **options)
-    return str(fs.unstrip_protocol(name)).rstrip("/")
+    return open_store(root, options).full_path(root).rstrip("/")
 
 
 async def _send_events(arrivals: Sequence[Arrival], files: dict[str, File]) -> None:
@@ -202,7 +205,7 @@ def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
     The id is derived from the arrival's files in `files`, so that a look which is repeated announces nothing twice. If
     none of them is there, the id is random, so that an event which is sent again on purpose is not ignored.
     """
-    known = [f"{path}:{files[path].size}:{files[path].mtime}" for path in arrival.paths if path in files]
+    known = [_describe_file(files[path]) for path in arrival.paths if path in files]
     id_parts = known or [str(uuid.uuid4())]
     payload = {"folder": arrival.folder, "paths": arrival.paths, "files": len(arrival.paths), "bytes": arrival.bytes}
     resource = {"prefect.resource.id": f"rowmill.source.{arrival.folder}", "prefect.resource.name": arrival.folder}
@@ -213,6 +216,12 @@ def event_of(arrival: Arrival, files: dict[str, File]) -> Event:
         related=_this_run(),
         payload=payload,
     )
+
+
+def _describe_file(file: File) -> str:
+    """What tells a file from those that were at its path before."""
+    text = f"{file.path}:{file.size}:{file.mtime}"
+    return f"{text}:{file.version}" if file.version else text
 
 
 def _this_run() -> list[RelatedResource]:

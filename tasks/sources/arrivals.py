@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,22 +13,31 @@ from tasks.core.plan import File
 from tasks.errors import DataError, JobError, near
 from tasks.sources.formats import FORMATS, format_by_suffix
 from tasks.storage.atomic import read_json, write_note
-from tasks.storage.files import is_remote, local_path
+from tasks.storage.store import MissingFileError
+from tasks.storage.stores import open_store
 
 FORMAT = 1
 REMEMBERED_SECONDS = 30 * 86400.0  # a mount that was away for a day must not make every file new again
+LOOKUPS_AT_ONCE = 16  # folders that are asked for a marker
 FILES_OF_ONE_EVENT = 2000  # Prefect's server takes events of 1.5 MB
 
 
 class Sight(NamedTuple):
     """A file as last seen: size, time of change, since when they are so, when it was last there, whether it was
-    announced."""
+    announced; of a storage the version (an ETag), which alone says whether it is another file."""
 
     size: int
     mtime_ns: int
     since: float
     there: float
     announced: bool = False
+    version: str = ""
+
+    def is_of(self, file: File) -> bool:
+        """Whether this is still the file; notes of earlier versions of rowmill name no version."""
+        if self.version and file.version:
+            return (self.size, self.version) == (file.size, file.version)
+        return (self.size, self.mtime_ns) == (file.size, file.mtime)
 
 
 class Arrival(NamedTuple):
@@ -43,8 +53,8 @@ def look(
 ) -> tuple[list[File], dict[str, Sight]]:
     """(the files that are complete and were not announced before, all files as seen up to `now` in seconds).
 
-    A file is complete when its size and time of change have been the same for `settle` seconds; a file that
-    is written again is announced again. A file that has been gone for 30 days is forgotten.
+    A file is complete when its size and time of change, or its version, have been the same for `settle` seconds; a file
+    that is written again is announced again. A file that has been gone for 30 days is forgotten.
 
     >>> part = File("in/a.parquet", 10, 1)
     >>> new, seen = look([part], {}, now=0, settle=30)
@@ -59,13 +69,21 @@ def look(
     after = {path: sight for path, sight in seen.items() if now - sight.there < REMEMBERED_SECONDS}
     for file in files:
         before = seen.get(file.path)
-        same = before is not None and (before.size, before.mtime_ns) == (file.size, file.mtime)
-        sight = before._replace(there=now) if before and same else Sight(file.size, file.mtime, now, now)
+        if before and before.is_of(file):
+            sight = before._replace(there=now, version=file.version)
+        else:
+            sight = Sight(file.size, file.mtime, now, now, version=file.version)
         if not sight.announced and now - sight.since >= settle:
             complete.append(file)
             sight = sight._replace(announced=True)
         after[file.path] = sight
     return complete, after
+
+
+def is_announced(file: File, seen: Mapping[str, Sight]) -> bool:
+    """Whether an earlier look has announced a file, which has not changed since."""
+    sight = seen.get(file.path)
+    return sight is not None and sight.announced and sight.is_of(file)
 
 
 def data_files(
@@ -100,27 +118,34 @@ def data_files(
 
 
 def select_marked_files(files: Sequence[File], root: str, marker: str, options: Mapping[str, Any]) -> list[File]:
-    """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`."""
+    """The files for which a folder between theirs and the watched one holds the marker, such as `_SUCCESS`.
+
+    Each folder is asked once, several at a time.
+    """
     is_marked: dict[str, bool] = {}
 
-    def complete(folder: str) -> bool:
-        if folder not in is_marked:
-            above = folder.rpartition("/")[0]
-            is_marked[folder] = _exists(f"{folder}/{marker}", options) or (
-                len(folder) > len(root) and len(above) >= len(root) and complete(above)
-            )
-        return is_marked[folder]
+    def find(folder: str) -> None:
+        is_marked[folder] = _exists(f"{folder}/{marker}", options)
 
-    return [file for file in files if complete(file.path.rpartition("/")[0])]
+    folders = {file.path.rpartition("/")[0] for file in files}
+    marked_by = {folder: folder for folder in folders}  # the folder around it that is asked, or has the marker
+    with ThreadPoolExecutor(LOOKUPS_AT_ONCE) as threads:
+        while unknown := {around for around in marked_by.values() if around not in is_marked}:
+            list(threads.map(find, unknown))
+            for folder, around in marked_by.items():
+                above = around.rpartition("/")[0]
+                if not is_marked[around] and len(above) >= len(root):
+                    marked_by[folder] = above
+    return [file for file in files if is_marked[marked_by[file.path.rpartition("/")[0]]]]
 
 
 def _exists(path: str, options: Mapping[str, Any]) -> bool:
-    if not is_remote(path):
-        return Path(local_path(path)).exists()
-    import fsspec
-
-    fs, name = fsspec.core.url_to_fs(path, **options)
-    return bool(fs.exists(name))
+    store = open_store(path, options)
+    try:
+        store.stat(path)
+    except MissingFileError:
+        return False
+    return True
 
 
 def group_files(files: Sequence[File], root: str) -> Iterator[Arrival]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rowmill.cli import app
 from typer.testing import CliRunner
 
 from tests.infra.elsewhere import until
+from tests.object_store import ObjectStore
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 
@@ -104,3 +106,35 @@ def test_a_path_that_is_not_there_fails_once_and_is_never_green(folder: Path) ->
 
 def test_an_empty_folder_is_no_failure(folder: Path) -> None:
     assert watched().is_completed()
+
+
+@pytest.mark.system
+def test_a_prefix_is_watched_by_its_versions(
+    folder: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import watch_source
+
+    sent: list[list[str]] = []
+
+    async def send(arrivals: Any, files: Any) -> None:
+        sent.extend(arrival.paths for arrival in arrivals)
+
+    monkeypatch.setattr(watch_source, "_send_events", send)
+    monkeypatch.setenv("ROWMILL_STORAGE_SHOP", json.dumps(object_store.options))
+    monkeypatch.setenv("ROWMILL_ALLOWED_ROOTS", f"s3://shop/incoming:{folder}")
+    url = "s3://shop/incoming/logs"
+
+    def look() -> Any:
+        return watch_source.watch_source(url, settle=0, storage_options="shop", return_state=True)
+
+    assert look().is_completed()
+    object_store.put("incoming/logs/day=1/a.csv", b"x\n1\n")
+    object_store.put("incoming/logs/day=2/b.csv", b"x\n1\n")
+    assert look().is_completed()
+    assert look().is_completed()
+    object_store.put("incoming/logs/day=2/b.csv", b"x\n2\n")  # in the same second, of the same size
+    assert look().is_completed()
+    assert sent == [[f"{url}/day=1/a.csv"], [f"{url}/day=2/b.csv"], [f"{url}/day=2/b.csv"]]
+    assert [path.name for path in (folder / ".rowmill").iterdir()][0].startswith("seen-")
+    refused = watch_source.watch_source("s3://shop/else", storage_options="shop", return_state=True)
+    assert "outside the allowed roots" in refused.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,7 @@ from tasks.sources.arrivals import (
     Sight,
     data_files,
     group_files,
+    is_announced,
     load_seen,
     load_strays,
     look,
@@ -20,6 +22,7 @@ from tasks.sources.arrivals import (
     select_marked_files,
 )
 from tasks.storage.files import expand
+from tests.object_store import ObjectStore
 
 DAY = 86400.0
 
@@ -152,3 +155,32 @@ def test_strays_are_noted(tmp_path: Path) -> None:
     assert (load_strays(note), load_seen(note)) == ({"in/notes.txt"}, {})
     save_seen(note, {})
     assert load_strays(note) == set()
+
+
+def test_objects_are_told_apart_by_their_version() -> None:
+    first = File("s3://shop/in/a.csv", 10, 1, version="x")
+    _, seen = look([first], {}, now=0, settle=0)
+    assert is_announced(first, seen)
+    same = replace(first, mtime=2)  # the same bytes, copied again
+    assert look([same], seen, now=1, settle=0)[0] == []
+    other = replace(first, version="y")  # in the same second, of the same size
+    assert look([other], seen, now=1, settle=0)[0] == [other]
+    earlier = {first.path: Sight(10, 1, 0, 0, announced=True)}  # noted before versions were
+    new, seen = look([first], earlier, now=1, settle=0)
+    assert (new, seen[first.path].version) == ([], "x")
+
+
+@pytest.mark.system
+def test_many_objects_are_listed_in_pages_and_each_folder_is_asked_once(object_store: ObjectStore) -> None:
+    for number in range(3_000):
+        object_store.put(f"watched/day={number % 30}/{number:05}.csv", b"x")
+    for day in range(20):
+        object_store.put(f"watched/day={day}/_SUCCESS", b"")
+    url = "s3://shop/watched"
+    with object_store.proxy.counting() as traffic:
+        files = expand(url, object_store.options)
+    assert (len(files), traffic.count("list")) == (3_000, 4)
+    with object_store.proxy.counting() as traffic:
+        marked = select_marked_files(files, url, "_SUCCESS", object_store.options)
+    assert len(marked) == 2_000
+    assert traffic.count("head") == 31  # 30 folders, and the one that is watched
