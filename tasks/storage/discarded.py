@@ -97,16 +97,21 @@ def check_discarded(version: Path, named: Path) -> None:
     if marked is None:
         return
     if version != named and marked.parent == named:
-        raise DataError(
-            "no good version is left in this output",
-            where=str(named),
-            why=f"{marked.name}, the newest one, was discarded, and so was every good one before it",
-            do=f"run it again; or name a version, to read it all the same: {marked}",
-        )
+        raise make_none_left_error(str(named), str(marked))
     warn_of(marked)
 
 
-def warn_of(version: Path) -> None:
+def make_none_left_error(output: str, newest: str) -> DataError:
+    """The error for an output whose newest version, and so every good one, was discarded."""
+    return DataError(
+        "no good version is left in this output",
+        where=output,
+        why=f"{newest.rpartition('/')[2]}, the newest one, was discarded, and so was every good one before it",
+        do=f"run it again; or name a version, to read it all the same: {newest}",
+    )
+
+
+def warn_of(version: str | Path) -> None:
     """The warning for whoever reads an output that was taken back."""
     log.warning("%s was discarded, but is read anyway, since the path names it", version)
 

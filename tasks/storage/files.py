@@ -42,8 +42,9 @@ from tasks.storage.lake_tables import (
     refuse_remote_table,
     refuse_table_with,
 )
-from tasks.storage.own_files import LATEST, MANIFEST, SPLITS, find_description, output_of, read_latest
+from tasks.storage.own_files import MANIFEST, SPLITS, find_description, output_of, read_latest
 from tasks.storage.range_file import RangeFile
+from tasks.storage.remote_outputs import choose_published, make_difference_error, make_latest_error
 from tasks.storage.source_changes import file_of, forget_folders, raise_changed
 from tasks.storage.store import MissingFileError, Store
 from tasks.storage.stores import make_storage_error, open_store
@@ -293,12 +294,7 @@ def _compare(folder: str, path: str, sizes: Mapping[str, int], outputs: Mapping[
     if wrong:
         pattern = os.path.join(os.path.dirname(own[0]), "*" + os.path.splitext(own[0])[1]) if own else ""
         named = f"move {own[0]} away, or read it as well, by a pattern: {pattern}; " if own else ""
-        raise DataError(
-            "an output is not as its manifest says",
-            where=folder,
-            why="; ".join(wrong[:5]),
-            do=f"{named}see all that is damaged: rowmill verify {folder}",
-        )
+        raise make_difference_error(folder, wrong, named)
 
 
 def _means(path: str, file: str) -> bool:
@@ -406,12 +402,7 @@ def _newest(folder: str) -> str:
     if not name or os.sep in name or "\0" in name or not os.path.isdir(version):
         if not any(map(find_description, Path(folder).glob("v[0-9]*"))):
             return folder
-        raise DataError(
-            f"{LATEST} names no version of this output",
-            where=f"{folder}/{LATEST}",
-            why=f"it says {name[:100]!r}",
-            do=f"name a version, such as {folder}/v0001, or all of them: {folder}/v*",
-        )
+        raise make_latest_error(folder, name)
     check_discarded(Path(version), Path(folder))
     return version
 
@@ -440,6 +431,7 @@ def _below(store: Store, folder: str) -> list[File]:
     """The files below a folder of a storage that count."""
     files = [file for page in store.list_pages(folder) for file in page]
     refuse_remote_log(file.path for file in files)
+    files = choose_published(store, folder, files)
     return [file for file in files if _visible(file.path.removeprefix(folder).strip("/"))]
 
 
