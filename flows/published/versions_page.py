@@ -16,7 +16,7 @@ from tasks.manifest import Manifest, no_output, outputs
 from tasks.storage.discarded import describe_discard, is_discarded, read_mark
 from tasks.storage.output import PublishedOutput
 from tasks.storage.own_files import find_description, read_latest, versions_of
-from tasks.storage.published_copy import open_published
+from tasks.storage.published_copy import PublishedCopy, open_published
 from tasks.storage.staging import Staging
 
 
@@ -25,23 +25,27 @@ def versions_text(out: str | Path, storage_options: str | None = None) -> str:
     output."""
     with open_published(out, storage_options, "the output", "OUT", every_version=True) as origin:
         if not origin.is_copy:
-            return _versions_text(origin.folder.resolve())
-        return origin.with_urls(_versions_text(origin.folder, is_copy=True))
+            origin = PublishedCopy(origin.folder.resolve())
+        return origin.with_urls(_versions_text(origin))
 
 
-def _versions_text(out: Path, *, is_copy: bool = False) -> str:
+def _versions_text(origin: PublishedCopy) -> str:
     """The page; next to a copy lie neither work in progress nor outputs that were made of it."""
+    out = origin.folder
     folders = [path for path in (versions_of(out) or [out]) if find_description(path)]
     if not folders:
         raise no_output(out)
     latest = read_latest(out)
-    lines = [f"# {escape_markdown(str(out))}", markdown_table([_row(folder, latest) for folder in reversed(folders)])]
-    if not is_copy:
+    lines = [
+        f"# {escape_markdown(str(out))}",
+        markdown_table([_row(folder, latest, origin) for folder in reversed(folders)]),
+    ]
+    if not origin.is_copy:
         lines += _describe_work(out)
     newest = next((one for one in reversed(folders) if not is_discarded(one)), folders[-1])
     if (publication := read_publication(newest)) is not None:
         lines.append(f"{newest.name} is made of: {escape_markdown(', '.join(publication.upstream))}")
-    if not is_copy and (below := list(downstream_of(out))):
+    if not origin.is_copy and (below := list(downstream_of(out))):
         lines.append(f"Read by: {escape_markdown(', '.join(map(str, below)))}")
     return "\n\n".join(lines)
 
@@ -87,8 +91,8 @@ def describe_announcement(folder: Path) -> str:
     return f"{publication.sent} to {publication.server}" if publication.sent else "not yet"
 
 
-def _row(folder: Path, latest: str | None) -> dict[str, str]:
-    name = version_name(folder) or folder.name
+def _row(folder: Path, latest: str | None, origin: PublishedCopy) -> dict[str, str]:
+    name = version_name(folder) or origin.name(folder).rpartition("/")[2]
     manifest = PublishedOutput(folder).manifest
     publication = read_publication(folder)
     manifests = [Manifest.read(one, one) for one in outputs(folder)]

@@ -1,7 +1,8 @@
 """Train a small model on an output: `rowmill run toy`, then `python flows/recipes/torch_example.py out/toy`.
 
 On several GPUs or processes: `torchrun --nproc-per-node 2 flows/recipes/torch_example.py out/toy`. The sizes of the
-embeddings, the roles of the columns and the target come from the manifest. Needs the extra `torch`.
+embeddings, the roles of the columns and the target come from the manifest. An output behind a URL is named with the
+options of its storage, if they have a name: `torch_example.py s3://shop/toy shop`. Needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ class Tower(nn.Module):
         return self.layers(torch.cat([*embedded, *numbers], dim=1)).squeeze(1)
 
 
-def train(out: str, epochs: int = 2, batch_size: int = 4096, workers: int = 2) -> list[float]:
+def train(
+    out: str, epochs: int = 2, batch_size: int = 4096, workers: int = 2, storage_options: str | None = None
+) -> list[float]:
     """The mean loss of every epoch."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
     torch.manual_seed(0)
-    rows = Rows(out, batch_size, even=True)
+    rows = Rows(out, batch_size, even=True, storage_options=storage_options)
     schema = rows.loader.schema
     (target,) = schema.with_tag(Tags.TARGET)
     model: nn.Module = Tower(schema).to(device)
@@ -70,4 +73,5 @@ def train(out: str, epochs: int = 2, batch_size: int = 4096, workers: int = 2) -
 
 
 if __name__ == "__main__":
-    train(sys.argv[1] if len(sys.argv) > 1 else "out/toy")
+    place, options = [*sys.argv[1:], None, None][:2]
+    train(place or "out/toy", storage_options=options)

@@ -25,6 +25,7 @@ from tasks.ops.fitted_values import FittedSteps
 from tasks.report import page
 from tasks.report.profile_section import ColumnSummary
 from tasks.storage.atomic import no_space, partial_file, write_text
+from tasks.storage.cached_copies import copy_file
 from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import REPORTS, WORKFLOW
 from tasks.storage.published_copy import PublishedCopy, open_published
@@ -138,10 +139,11 @@ def _copy_report(path: Path, origin: PublishedCopy) -> bool:
     if not origin.is_copy:
         return False
     try:
-        with origin.open_file(path) as opened, no_space(path), partial_file(path) as partial:
-            partial.write_bytes(opened.read())
+        file = origin.find_file(path)
     except MissingFileError:
         return False
+    with no_space(path), partial_file(path) as partial:
+        copy_file(origin.store, file, partial)
     return True
 
 

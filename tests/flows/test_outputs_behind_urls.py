@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from flows.public.rowmill.cli import app
 from tasks import ops
 from tasks.dataset import Dataset
+from tasks.loading import loader
 from tasks.manifest import Manifest
 from tasks.workflow import Workflow
 from tests.object_store import ObjectStore
@@ -129,3 +131,18 @@ def test_a_report_is_copied_or_made_on_this_host(url: str, object_store: ObjectS
     object_store.put(f"{url.removeprefix('s3://shop/')}/v0001/_report.html", b"<html>as it was written</html>")
     copied = Path(run("report", f"{url}/v0001").stdout.strip())
     assert copied.read_text() == "<html>as it was written</html>"
+
+
+def test_an_output_of_any_storage_is_shown(output: Path, tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    for path in (output / "v0001").rglob("*"):
+        if path.is_file():
+            memory.pipe(f"/shown/{tmp_path.name}/{path.relative_to(output / 'v0001')}", path.read_bytes())
+    url = f"memory://shown/{tmp_path.name}"
+    name = f"memory:///shown/{tmp_path.name}"
+    for words in (["verify"], ["inspect"], ["report"], ["lineage"], ["versions"], ["diff", url]):
+        done = CliRunner().invoke(app, [words[0], url, *words[1:]], env={"COLUMNS": "400"})
+        assert done.exit_code == 0, f"{words}: {done.stderr}"
+        assert words[0] != "versions" or f"| {tmp_path.name} |" in done.stdout.replace("\\", "")
+        assert words[0] not in ("inspect", "lineage", "versions") or name in done.stdout
+    assert next(iter(loader(url, batch_size=100, shuffle=False))).num_rows == 100
