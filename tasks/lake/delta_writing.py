@@ -6,8 +6,7 @@ import json
 import os
 import time
 from datetime import date, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,11 +20,14 @@ from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
 from tasks.errors import JobError, TransientError
-from tasks.lake.delta import named_errors, open_table
+from tasks.lake.delta import LOG, named_errors, open_table, table_options
 from tasks.lake.versions import Version, read_columns
+from tasks.storage.credentials import storage
 from tasks.storage.files import is_remote, local_path
 from tasks.storage.hive import parse_folder_columns
+from tasks.storage.object_store import full_url
 from tasks.storage.output import PublishedOutput
+from tasks.storage.stores import open_store
 
 WHERE = "output.delta"
 
@@ -37,11 +39,12 @@ class Table:
     """
 
     def __init__(self, output: Output) -> None:
-        self.path = local_path(output.delta or "")
+        self.path = _full_path(output.delta or "")
+        self.options = table_options(self.path, output.storage_options)
         self.replaces = output.mode == "replace_partition"
+        self._storage = output.storage_options
         self.partition_on = list(output.partition_on)
-        inside = Path(os.path.realpath(self.path)) in Path(os.path.realpath(local_path(output.path))).parents
-        if is_remote(output.delta or "") or not inside:
+        if not f"{_full_path(output.path)}/".startswith(f"{self.path}/"):
             raise JobError(
                 "the files of a table of Delta lie in its folder",
                 where=f"{WHERE} = {output.delta}, output.path = {output.path}",
@@ -103,6 +106,7 @@ class Table:
                         DeltaSchema.from_arrow(self._read_schema(version)),
                         added,
                         partition_by=self.partition_on,
+                        storage_options=self.options,
                         commit_properties=properties,
                     )
                 else:
@@ -121,29 +125,33 @@ class Table:
                 why=str(error).split("\n")[0],
                 do="run the same command again when they are done",
             ) from None
-        return f"version {DeltaTable(self.path).version()}"
+        return f"version {DeltaTable(self.path, storage_options=self.options).version()}"
 
     def _load(self) -> DeltaTable | None:
-        return open_table(self.path, None, WHERE) if DeltaTable.is_deltatable(self.path) else None
+        log, _ = open_store(self.path, storage(self._storage)).list_folder(f"{self.path}/{LOG}")
+        if not log:
+            return None
+        return open_table(self.path, self._storage, WHERE)
 
     def _read_schema(self, version: Version) -> pa.Schema:
         """The columns of the parts, and those of the names of their folders."""
-        columns = read_columns(version.folder / version.parts[0])
+        with version.open(version.parts[0]) as part:
+            columns = read_columns(part)
         written = Schema.from_json(PublishedOutput(version.folder).manifest["schema"])
         return pa.schema([*columns, *(pa.field(name, written[name].dtype) for name in self.partition_on)])
 
     def _describe_part(self, version: Version, part: str) -> AddAction:
-        path = version.folder / part
-        status = path.stat()
+        file = version.stat(part)
         values = {name: texts[0] for name, texts in parse_folder_columns([f"/{part}"], ["/"]).items()}
-        place = os.path.relpath(os.path.realpath(path), os.path.realpath(self.path))
+        with version.open(part) as opened:
+            statistics = read_statistics(opened)
         return AddAction(
-            place,
-            status.st_size,
+            _full_path(file.path).removeprefix(f"{self.path}/"),
+            file.size,
             {name: values[name] for name in self.partition_on},
-            int(status.st_mtime * 1000),
+            file.mtime // 10**6,
             True,
-            json.dumps(read_statistics(path)),
+            json.dumps(statistics),
         )
 
     def _list_replaced(self, table: DeltaTable, added: list[AddAction]) -> list[RemoveAction]:
@@ -159,12 +167,17 @@ class Table:
         return removed
 
 
-def read_statistics(path: Path) -> dict[str, Any]:
+def _full_path(path: str) -> str:
+    """A path without links, or a URL as stores write it."""
+    return full_url(path) if is_remote(path) else os.path.realpath(local_path(path))
+
+
+def read_statistics(part: BinaryIO) -> dict[str, Any]:
     """Read the statistics of a part as a log has them: rows, nulls and bounds of columns, as far as its footer knows.
 
     Bounds of times are left out: a log would have milliseconds of them.
     """
-    footer = pq.read_metadata(path)
+    footer = pq.read_metadata(part)
     statistics: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for number in range(footer.num_columns):
         groups = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]

@@ -21,6 +21,7 @@ from tasks.core.settings import Output
 from tasks.errors import JobError, TransientError
 from tasks.lake.iceberg import named_errors, open_catalog
 from tasks.lake.versions import Version, output_id, read_columns
+from tasks.storage.allowed_roots import is_local
 
 WHERE = "output.iceberg"
 TRIES = 10  # while other writers are faster
@@ -108,11 +109,13 @@ class Table:
     def _create(self, version: Version) -> IcebergTable:
         with named_errors(self.name, WHERE):
             self._catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
-            columns = read_columns(version.folder / version.parts[0])
+            with version.open(version.parts[0]) as part:
+                columns = read_columns(part)
             return self._catalog.create_table_if_not_exists(self._identifier, columns)
 
     def _commit(self, table: IcebergTable, version: Version) -> None:
-        paths = [f"file://{version.folder / part}" for part in version.parts]
+        named = [version.path_of(part) for part in version.parts]
+        paths = [f"file://{path}" if is_local(path) else path for path in named]
         with table.transaction() as transaction:
             transaction.set_properties({_property(version): version.digest})
             if not self.replaces:

@@ -10,7 +10,6 @@ from tasks.core.settings import Output, Source
 from tasks.errors import JobError
 from tasks.lake.versions import Table
 from tasks.sources.table_files import TableFiles
-from tasks.storage.files import is_remote
 
 LIBRARIES = {"iceberg": "pyiceberg", "delta": "deltalake"}  # by kind, which is also the name of the extra
 
@@ -30,12 +29,6 @@ def open_output_table(output: Output) -> Table:
 
     A JobError where the extra is not installed, and where its catalog or its place does not suit.
     """
-    if is_remote(output.path):
-        raise JobError(
-            "versions on an object store are not added to a table",
-            where=f"output.path = {output.path}, output.{output.table} = {output.table_name}",
-            do=f"write the output into a folder of this host, or a mounted one; or leave output.{output.table} out",
-        )
     table: Table = import_kind(output.table, f"output.{output.table}", "_writing").Table(output)
     return table
 

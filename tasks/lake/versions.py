@@ -6,15 +6,17 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.core.dtypes import plain_type
+from tasks.core.plan import File
 from tasks.core.settings import Output
 from tasks.storage.documents import DIGEST
 from tasks.storage.output import PublishedOutput
+from tasks.storage.output_mirror import address_of, place_of, store_of
 from tasks.storage.own_files import versions_of
 
 
@@ -31,9 +33,26 @@ class Version:
         """What the table keeps of it with the snapshot that adds it."""
         return {
             "rowmill.manifest": self.digest,
-            "rowmill.output": str(self.folder.parent),
+            "rowmill.output": self.output,
             "rowmill.version": self.folder.name,
         }
+
+    @property
+    def output(self) -> str:
+        """The output, by its path or URL."""
+        return address_of(self.folder.parent)
+
+    def path_of(self, part: str) -> str:
+        """The path or URL of a part."""
+        return f"{place_of(self.folder)}/{part}"
+
+    def stat(self, part: str) -> File:
+        """A part as it is where it lies."""
+        return store_of(self.folder).stat(self.path_of(part))
+
+    def open(self, part: str) -> BinaryIO:
+        """Open a part where it lies."""
+        return store_of(self.folder).open(self.path_of(part))
 
 
 class Table(Protocol):
@@ -82,10 +101,10 @@ def list_pending(root: Path, output: Output, has: Callable[[Version], bool]) -> 
 
 def output_id(version: Version) -> str:
     """Name the output of a version in 16 characters."""
-    return hashlib.sha256(str(version.folder.parent).encode()).hexdigest()[:16]
+    return hashlib.sha256(version.output.encode()).hexdigest()[:16]
 
 
-def read_columns(part: Path) -> pa.Schema:
+def read_columns(part: Path | BinaryIO) -> pa.Schema:
     """Read the columns of a part, in the types that stand for all encodings of their values."""
     schema = pq.read_schema(part)
     return pa.schema([pa.field(column.name, plain_type(column.type)) for column in schema])

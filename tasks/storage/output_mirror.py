@@ -61,7 +61,7 @@ from tasks.storage.own_files import (
 from tasks.storage.process_identity import has_ended
 from tasks.storage.published_copy import fetch_file
 from tasks.storage.store import NO_CONDITION, ConflictError, MissingFileError, Store, make_writing_error
-from tasks.storage.stores import open_store
+from tasks.storage.stores import LOCAL, open_store
 
 STALE_SECONDS = 60.0  # without a heartbeat, by the store's clock, after which the owner of a lock counts as dead
 AT_ONCE = 8  # files
@@ -110,6 +110,10 @@ class OutputMirror:
         self._pointer = Pointer(0)
         self._written: File | None = None  # the pointer as it was read or written last
         self._heart: _Heart | None = None
+
+    @property
+    def has_options(self) -> bool:
+        return bool(self._given)
 
     @property
     def options_name(self) -> str:
@@ -179,7 +183,7 @@ class OutputMirror:
                 "an output was copied to this place by other means",
                 where=self.url,
                 why=f"its {MANIFEST} is not one that rowmill writes to an object store",
-                do="choose another output.path",
+                do="choose another output.path; a base has to be an output that a run wrote to the store",
             )
 
     def list_strangers(self) -> list[str]:
@@ -603,7 +607,7 @@ class _Uploads:
 def list_mirrors(pattern: str, options: str | Mapping[str, Any] | None) -> list[Path]:
     """The mirrors, brought up to date, of the outputs whose URLs a pattern matches."""
     mirrors = [OutputMirror(url, options) for url in _match_folders(pattern, options)]
-    mirrors = [_mirrors.setdefault(mirror.around, mirror) for mirror in mirrors]
+    mirrors = [_register(mirror) for mirror in mirrors]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(OutputMirror.pull, [mirror for mirror in mirrors if not mirror.owner]))
     return [mirror.folder for mirror in mirrors]
@@ -701,8 +705,21 @@ def find_mirror(target: str | Path, options: str | Mapping[str, Any] | None) -> 
         if not note:
             return None
         url, options = note["url"], note["storage_options"]
-    mirror = OutputMirror(url, options)
-    return _mirrors.setdefault(mirror.around, mirror)
+    return _register(OutputMirror(url, options))
+
+
+def _register(mirror: OutputMirror) -> OutputMirror:
+    """The mirror of this process for the same output; one that was made without options of the storage is replaced."""
+    known = _mirrors.get(mirror.around)
+    if known is None or (not known.has_options and mirror.has_options and not known.owner):
+        _mirrors[mirror.around] = known = mirror
+    return known
+
+
+def store_of(folder: Path) -> Store:
+    """Where the files of an output, or of a version of it, lie: this host, or the store that a folder mirrors."""
+    mirror = find_mirror(folder, None) or find_mirror(folder.parent, None)
+    return mirror.store if mirror else LOCAL
 
 
 def is_mirror(folder: Path) -> bool:
