@@ -44,7 +44,7 @@ def make_applying_request(source: Source, fitted: str | Path, output: Output, ru
 
 def _make_request(source: Source, copy: PublishedCopy, output: Output, run: Run, engine: str) -> Request:
     version = current(copy.folder)
-    check_discarded(version, copy.folder)
+    check_discarded(version, copy.folder, copy.name)
     data = read_fitted(copy.folder)
     folder = find_fitted_folder(copy.folder)
     fit = Fit.of(source, data["source"])

@@ -220,7 +220,7 @@ class Loader(PickledFields):
         several = self.versions is not None
         with open_published(self.path, self.storage_options, "the output", "path", every_version=several) as origin:
             if self.versions is None:
-                check_discarded(current(origin.folder), origin.folder)
+                check_discarded(current(origin.folder), origin.folder, origin.name)
                 folders = [origin.folder]
             else:
                 folders = choose_versions(origin.folder, self.versions, origin)

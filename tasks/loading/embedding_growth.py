@@ -16,6 +16,7 @@ from tasks.graph.state import ChangesForm, read_json
 from tasks.storage.discarded import check_discarded
 from tasks.storage.documents import make_damage_error, parse_document
 from tasks.storage.own_files import CHANGES, current
+from tasks.storage.published_copy import PublishedCopy, open_published
 
 if TYPE_CHECKING:
     import torch
@@ -35,16 +36,22 @@ RULES = ("normal", "mean", "outside", "zeros")
 
 
 def grow(
-    weight: W, changes: Changes | Sequence[Changes], column: str | None = None, rule: Rule = "normal", seed: int = 0
+    weight: W,
+    changes: Changes | Sequence[Changes],
+    column: str | None = None,
+    rule: Rule = "normal",
+    seed: int = 0,
+    *,
+    storage_options: str | Mapping[str, Any] | None = None,
 ) -> W:
     """Copy an embedding and add a row for each id that a refit, or several in a row, appended.
 
     weight: a torch.nn.Embedding or EmbeddingBag, a tensor or parameter of torch, or an array of numpy, whose first axis
     is ids, as many as `cardinality` said before the refit. The result is of the same class, type and device. Row i of
     the old weight is row i of the new one, bit for bit, since no id moves. The old weight stays as it is.
-    changes: the folder of an output or of a fitted workflow that a refit wrote, what its `_workflow/changes.json` has,
-    or the entry of one step in there; or a list of these, one for each night, the oldest first, which brings an old
-    model to today. column: a column of the ids' vocabulary, where there are several.
+    changes: the folder or URL of an output or of a fitted workflow that a refit wrote, what its
+    `_workflow/changes.json` has, or the entry of one step in there; or a list of these, one for each night, the oldest
+    first, which brings an old model to today. column: a column of the ids' vocabulary, where there are several.
     rule: where new rows come from; "normal" if nothing is said.
         normal: for each dimension, normal with the mean and standard deviation of the old vocabulary's rows: the new
             rows are of the size of the old ones, differ from each other, and change no output by much (Hewitt,
@@ -55,6 +62,7 @@ def grow(
         A function of (ids: int64 array, the old weight) gives rows of its own.
     The rows of padding, null and values without an id do not count for mean and deviation; where the old vocabulary was
     empty they are 0 and 0.01.
+    storage_options: of URLs, or their name (`ROWMILL_STORAGE_<NAME>`).
     seed: of "normal". A draw depends on (seed, id, dimension) alone, so ids that come in one night or in two get the
     same draws.
 
@@ -74,7 +82,7 @@ def grow(
     if not callable(rule) and rule not in RULES:
         raise JobError(f"no rule is called {rule!r}", do=near(str(rule), RULES))
     nights = [changes] if isinstance(changes, Mapping | str | Path) else changes
-    steps = [_find_step(one, column) for one in nights]
+    steps = [_find_step(one, column, storage_options) for one in nights]
     if not steps:
         raise JobError("there are no changes to grow by", do="give the folder of a refit's output")
     name = ", ".join(steps[0]["columns"])
@@ -106,11 +114,17 @@ def grow(
     return _convert_like(weight, grown)
 
 
-def _find_step(changes: Changes, column: str | None) -> Mapping[str, Any]:
+def _find_step(
+    changes: Changes, column: str | None, storage_options: str | Mapping[str, Any] | None
+) -> Mapping[str, Any]:
     """Find the entry of the step whose ids are meant; a JobError if there is none, or if it has no new ids."""
-    where = "" if isinstance(changes, Mapping) else str(changes)
-    if not isinstance(changes, Mapping):
-        changes = _read_changes_file(Path(changes))
+    if isinstance(changes, Mapping):
+        return _choose_step(changes, column, "")
+    with open_published(changes, storage_options, "the output", "changes") as origin:
+        return _choose_step(_read_changes_file(origin), column, str(origin.folder))
+
+
+def _choose_step(changes: Mapping[str, Any], column: str | None, where: str) -> Mapping[str, Any]:
     steps = list(changes["steps"].values()) if "steps" in changes else [changes]
     ids = [step for step in steps if step["op"] == "Categorify"]
     names = list(dict.fromkeys(name for step in ids for name in _list_vocabulary_names(step)))
@@ -139,8 +153,9 @@ def _list_vocabulary_names(step: Mapping[str, Any]) -> list[str]:
     return columns if len(columns) == 1 else [*columns, "_".join(columns)]
 
 
-def _read_changes_file(path: Path) -> Mapping[str, Any]:
-    check_discarded(current(path), path)
+def _read_changes_file(origin: PublishedCopy) -> Mapping[str, Any]:
+    path = origin.folder
+    check_discarded(current(path), path, origin.name)
     folder = find_fitted_folder(path)
     if not (folder / CHANGES).exists():
         why = "only what a refit wrote has changes: a first fit has no night before it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,18 +88,19 @@ def make_discard_line(folder: Path) -> str:
     return f"{marked} was discarded by {describe_discard(marked)}" if marked else ""
 
 
-def check_discarded(version: Path, named: Path) -> None:
+def check_discarded(version: Path, named: Path, describe: Callable[[Path], str] = str) -> None:
     """For whoever reads the rows of an output or applies what it learned: a warning where it was taken back.
 
     `named` is the path of the user, `version` the folder behind it. A DataError for the name of an output of
-    several versions, all of whose good ones were taken back: `_latest` names such a version only then.
+    several versions, all of whose good ones were taken back: `_latest` names such a version only then. `describe` gives
+    the name of a folder in the warning.
     """
     marked = find_marked_folder(version)
     if marked is None:
         return
     if version != named and marked.parent == named:
         raise make_none_left_error(str(named), str(marked))
-    warn_of(marked)
+    warn_of(describe(marked))
 
 
 def make_none_left_error(output: str, newest: str) -> DataError:

@@ -44,5 +44,5 @@ def save_workflow(
 def load_workflow(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> SavedWorkflow:
     """Load the fitted workflow of a folder or URL; a DataError for an output that was discarded."""
     with open_published(path, storage_options, "the fitted workflow", "Workflow.load") as copy:
-        check_discarded(current(copy.folder), copy.folder)
+        check_discarded(current(copy.folder), copy.folder, copy.name)
         return load_fitted(copy.folder)

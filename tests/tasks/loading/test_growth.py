@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import rowmill
@@ -129,6 +130,17 @@ class TestWhichChanges:
             grow(weight(5), [nights[0], changes(brand=step(9, 11))])
         with pytest.raises(JobError, match="there are no changes"):
             grow(weight(5), [])
+
+    def test_a_url(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        place = f"memory://grown/{tmp_path.name}"
+        content = {"workflow.json": {}, "changes.json": changes(brand=step(5, 6))}
+        for name, data in content.items():
+            fsspec.filesystem("memory").pipe(f"/grown/{tmp_path.name}/_workflow/{name}", json.dumps(data).encode())
+        assert len(grow(weight(5), place)) == 6
+        with pytest.raises(JobError, match="no vocabulary of 'user'") as error:
+            grow(weight(5), place, "user")
+        assert error.value.where == f"memory:///grown/{tmp_path.name}"
 
     @pytest.mark.parametrize("place", [".", "_workflow"])
     def test_a_folder(self, place, tmp_path):
