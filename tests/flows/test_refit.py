@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from flows.commands.discard import discard_version, restore_version
 from flows.commands.launch import refit_of
 from flows.preprocess import preprocess
+from flows.public.rowmill.cli import app
 from flows.refit import refit
 from tasks.errors import DataError, GateStoppedError, JobError
 from tasks.manifest import Manifest
@@ -220,14 +223,14 @@ def test_a_day_that_came_late_is_learned_behind_the_later_one(tmp_path: Path, st
 
 def test_what_is_typed_becomes_the_parameters_of_the_flow(tmp_path: Path) -> None:
     changes = ["refit.Normalize=freeze", "refit.features[0]=merge", "refit.forget=365d"]
-    assert refit_of(Path("out/x"), ["logs/{date-1}/"], None, changes, "2026-11-23") == {
+    assert refit_of("out/x", ["logs/{date-1}/"], None, changes, "2026-11-23") == {
         "base": "out/x",
         "source": {"path": "logs/{date-1}/"},
         "refit": {"Normalize": "freeze", "features[0]": "merge", "forget": "365d"},
         "run": {"date": "2026-11-23"},
     }
     with pytest.raises(JobError, match="there is no section 'features'"):
-        refit_of(Path("out/x"), ["a"], None, ["features=[]"])
+        refit_of("out/x", ["a"], None, ["features=[]"])
 
 
 @pytest.mark.promise("So are `checks`, `contract` and `output`")
@@ -258,3 +261,18 @@ def test_the_log_of_a_changed_job_says_what_becomes_of_each_step(
     assert "differs from the base: Normalize of 'x' is dropped; v0001 keeps it" in caplog.text
     night(2, features=features, refit={"learn_from": str(tmp_path / "0.parquet")})
     assert "refit.learn_from is not read: the base has the features of the job" in caplog.text
+
+
+def test_a_base_may_be_typed_as_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[dict[str, Any]] = []
+    monkeypatch.setattr("flows.commands.launch.launch", lambda data, *_: launched.append(data))
+    monkeypatch.setattr("flows.commands.launch.begin", lambda *_: nullcontext())
+    words = ["refit", "s3://shop/nightly", "--source", "s3://shop/logs", "--output", "out", "--storage-options", "shop"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    words = ["apply", "s3://shop/nightly/v0001", "--source", "new", "--storage-options", "shop"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    source = {"path": "s3://shop/logs", "storage_options": "shop"}
+    assert launched == [
+        {"base": "s3://shop/nightly", "source": source, "output": {"path": "out"}},
+        {"fitted": "s3://shop/nightly/v0001", "source": {"path": "new", "storage_options": "shop"}},
+    ]

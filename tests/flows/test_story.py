@@ -72,7 +72,7 @@ def test_a_nightly_job_from_the_first_day_to_the_thirtieth(
     assert run(DAY.search(second)[1]) == out / "v0002"  # type: ignore[index]
     changes = load_changes(out / "v0002" / "_workflow")
     assert changes["base"] == "v0001"
-    diff(*(Path(name) for name in compared.split()[2:]))
+    diff(*compared.split()[2:])
     assert "ids moved" in capsys.readouterr().out
 
     with pytest.raises(DataError, match="learned"):

@@ -261,6 +261,7 @@ def apply(
         typer.Option("--set", metavar="KEY=VALUE", help="source, output, cluster, run: --set output.shuffle=none"),
     ] = None,
     date: Dated = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Transform new data with a fitted workflow, shuffle and write them; nothing is learned.
 
@@ -275,13 +276,16 @@ def apply(
 
       rowmill apply fitted/toy --source new/data --output out/new
 
+      rowmill apply s3://shop/fitted --source 's3://shop/new/*.parquet' --output out/new --storage-options shop
+
       rowmill apply out/ecommerce --source 'data/december/*.csv' --output out/december --set source.filter=null
     """
     from flows.commands.launch import application_of, begin, launch
 
     console = terminal()
-    with begin(console, fitted, "flows.apply", None, set_ or []):
-        data = application_of(fitted, source or [], output, set_ or [], date)
+    changes = [*_choose_storage(storage_options), *(set_ or [])]
+    with begin(console, fitted, "flows.apply", None, changes):
+        data = application_of(fitted, source or [], output, changes, date)
         launch(data, "flows.apply", _apply, console, is_debugging())
 
 
@@ -289,14 +293,15 @@ def apply(
 @report_failures
 def refit(
     base: Annotated[
-        str, typer.Argument(help="the output whose newest good version is learned on top of", show_default=False)
+        str,
+        typer.Argument(
+            help="the output whose newest good version is learned on top of: its folder or URL", show_default=False
+        ),
     ],
     source: Annotated[
         list[str] | None, typer.Option(help="the new rows: path, folder, glob or URL; may be given many times")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="folder or URL to write; a new version of the base if left out")
-    ] = None,
+    output: Annotated[str | None, typer.Option(help="folder to write; a new version of the base if left out")] = None,
     again: Annotated[bool, typer.Option("--again", help="also files that the base has learned already")] = False,
     refit_all: Annotated[
         bool,
@@ -307,6 +312,7 @@ def refit(
         typer.Option("--set", metavar="KEY=VALUE", help="source, output, refit, run: --set refit.Normalize=freeze"),
     ] = None,
     date: Dated = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Learn from new rows on top of an output, and write these rows as its next version.
 
@@ -326,10 +332,18 @@ def refit(
     from flows.commands.launch import begin, launch, refit_of
 
     console = terminal()
-    changes = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
-    with begin(console, base, "flows.refit", None, set_ or []):
-        data = refit_of(base, source or [], output, [*(set_ or []), *changes], date)
+    ways = [f"refit.{key}=true" for key, wanted in (("again", again), ("all", refit_all)) if wanted]
+    changes = [*_choose_storage(storage_options), *(set_ or [])]
+    with begin(console, base, "flows.refit", None, changes):
+        data = refit_of(base, source or [], output, [*changes, *ways], date)
         launch(data, "flows.refit", _refit, console, is_debugging())
+
+
+def _choose_storage(storage_options: str | None) -> list[str]:
+    """The changes of a job that name the options of its storage, for what it reads and for what it writes."""
+    if storage_options is None:
+        return []
+    return [f"{section}.storage_options={json.dumps(storage_options)}" for section in ("source", "output")]
 
 
 @app.command(rich_help_panel=FIRST)
