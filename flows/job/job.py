@@ -207,7 +207,7 @@ class Job(CheckedJob):
     @property
     def base_path(self) -> Path | None:
         """Where the base is; None for a job that learns from its source alone."""
-        return None if self.base in (None, NO_BASE) else local_base(self.base, self.output.storage_options or self.source.storage_options)
+        return None if self.base in (None, NO_BASE) else local_base(self.base, self)
 
     def graph(self) -> Node:
         """Return the features from top to bottom, then the labels; entries see what entries above them made."""
@@ -340,9 +340,9 @@ def absolute_target(source: Source) -> str:
     return named if named in ("error", "skip") else str(absolute(named))
 
 
-def local_base(base: str, options: str | dict[str, Any] | None) -> Path:
-    """The folder of a base on this host: of one on an object store its mirror."""
-    mirror = find_mirror(base, options)
+def local_base(base: str, job: CheckedJob) -> Path:
+    """The folder of the base of a job on this host: of one on an object store its mirror."""
+    mirror = find_mirror(base, job.output.storage_options or job.source.storage_options)
     return mirror.folder if mirror else Path(absolute(base))
 
 

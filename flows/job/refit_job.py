@@ -84,7 +84,7 @@ class Refit(CheckedJob):
     @property
     def base_path(self) -> Path:
         """The folder of the base."""
-        return local_base(self.base, self.output.storage_options or self.source.storage_options)
+        return local_base(self.base, self)
 
     def request(self, engine: str, base: BaseVersion | None = None) -> Request:
         """Make the request of the stages, on top of `base`, or else of what `find_newest_base` finds.

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +14,8 @@ from flows.commands import backfill, dead_runs
 from flows.job.run_calendar import DeployedJob
 from tasks import ops
 from tasks.errors import JobError
-from tasks.loading import loader
 from tasks.manifest import no_output
 from tasks.workflow import Workflow
-from tests.commands import rowmill
 
 NIGHTLY = DeployedJob("preprocess/nightly", "id", datetime.now(UTC), (), {}, Path())
 
@@ -43,22 +40,9 @@ def test_a_backfill_says_that_nothing_serves_only_where_nothing_does(
     assert backfill._explain_why_it_waits(NIGHTLY) == text
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        no_output,
-        lambda url: loader(url, batch_size=2),
-        lambda url: loader(url, batch_size=2, versions="all"),
-    ],
-)
-def test_an_output_at_a_url_is_not_said_to_be_missing(use: Any) -> None:
+def test_a_folder_at_a_url_is_not_said_to_be_missing() -> None:
     with pytest.raises(JobError, match=r"the output is not a local folder\n.*s3://shop/out\n.*or a mounted one"):
-        use("s3://shop/out")
-
-
-def test_a_command_on_a_url_says_so() -> None:
-    assert "the output is not a local folder" in rowmill("verify", "s3://shop/out").stderr
-    assert "the output is not a local folder" in rowmill("inspect", "s3://shop/out").stderr
+        no_output("s3://shop/out")
 
 
 def test_a_function_in_the_first_place_of_a_filter_is_its_function(engine: str) -> None:

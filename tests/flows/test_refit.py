@@ -271,8 +271,9 @@ def test_a_base_may_be_typed_as_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, words).exit_code == 0
     words = ["apply", "s3://shop/nightly/v0001", "--source", "new", "--storage-options", "shop"]
     assert CliRunner().invoke(app, words).exit_code == 0
-    source = {"path": "s3://shop/logs", "storage_options": "shop"}
+    storage = {"storage_options": "shop"}
+    source = {"path": "s3://shop/logs", **storage}
     assert launched == [
-        {"base": "s3://shop/nightly", "source": source, "output": {"path": "out"}},
-        {"fitted": "s3://shop/nightly/v0001", "source": {"path": "new", "storage_options": "shop"}},
+        {"base": "s3://shop/nightly", "source": source, "output": {"path": "out", **storage}},
+        {"fitted": "s3://shop/nightly/v0001", "source": {"path": "new", **storage}, "output": storage},
     ]

@@ -584,10 +584,10 @@ def test_a_version_that_cannot_be_read_stops_the_run(
         (out / "v0002").mkdir()
     else:
 
-        def failing(path: Path) -> str:
+        def failing(path: Path, *_: Any) -> str:
             raise OSError(5, "Input/output error", str(path))
 
-        monkeypatch.setattr("tasks.job.output_check.digest", failing)
+        monkeypatch.setattr("tasks.job.output_check.digest_opened", failing)
         monkeypatch.setattr("tasks.job.base_version.digest", failing)
     with pytest.raises(HostError, match=r"it is not known whether v0002 is whole"):
         find_newest_good(out)
