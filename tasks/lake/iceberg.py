@@ -79,7 +79,7 @@ def open_catalog(name: str, where: str) -> Catalog:
         names = ", ".join(sorted(known)) if isinstance(known, Mapping) and known else "none"
         raise JobError(f"the host has no catalog {name!r}", where=where, why=f"its settings name {names}", do=do)
     hosts = settings.pop(PY_IO_IMPL, None)
-    own = {PY_IO_IMPL: f"{CheckedFileIO.__module__}.{CheckedFileIO.__name__}", **({HOSTS_IO: hosts} if hosts else {})}
+    own = {PY_IO_IMPL: f"{CheckedFileIO.__module__}.{CheckedFileIO.__name__}", HOSTS_IO: hosts or ""}
     try:
         catalog = load_catalog(name, **{**settings, **own})
     except RowmillError:
@@ -92,7 +92,7 @@ def open_catalog(name: str, where: str) -> Catalog:
 
     def load_checked(properties: Mapping[str, str] | None = None, location: str | None = None) -> FileIO:
         # The properties of a table are as trustworthy as its writers: they must not name a class to be imported.
-        return load({**(properties or {}), HOSTS_IO: hosts or "", PY_IO_IMPL: own[PY_IO_IMPL]}, location)
+        return load({**(properties or {}), **own}, location)
 
     vars(catalog)["_load_file_io"] = load_checked
     return catalog

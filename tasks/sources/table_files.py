@@ -45,10 +45,12 @@ class TableFiles:
         """The columns that some file has in another type than the table, with the type of the table: files keep the
         type of their time when the type of a column grows."""
         types = {one.name: plain_type(one.type) for one in self.schema}
-        seen: dict[str, set[pa.DataType]] = {}
-        for one in (column for schema in {id(schema): schema for schema in schemas}.values() for column in schema):
-            seen.setdefault(one.name, set()).add(one.type)
-        differ = {name for name, known in seen.items() if {*map(plain_type, known)} != {types[name]}}
+        differ: set[str] = set()
+        seen = None
+        for schema in schemas:
+            if schema != seen:  # most files are like the one before
+                differ |= {one.name for one in schema if plain_type(one.type) != types[one.name]}
+            seen = schema
         return {name: dtype_name(dtype) for name, dtype in types.items() if name in differ}
 
     def options(self) -> ReadOptions:
