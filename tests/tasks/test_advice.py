@@ -257,6 +257,7 @@ TRIED = {  # modules whose advice names a setting of the source with its value: 
     "tasks/core/schema.py", "tasks/job/apply_fitted.py",  # tests/tasks/job/test_wider_types.py
     "tasks/engines/convert/host_files.py",  # tests/tasks/loading/test_fixed_size_lists.py
     "flows/draft/readable_files.py",  # tests/flows/test_draft_refused.py
+    "tasks/storage/lake_tables.py",  # tests/tasks/lake/test_delta.py
 }  # fmt: skip
 
 
