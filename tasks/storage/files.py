@@ -44,7 +44,7 @@ from tasks.storage.lake_tables import (
 )
 from tasks.storage.own_files import MANIFEST, SPLITS, find_description, output_of, read_latest
 from tasks.storage.range_file import RangeFile
-from tasks.storage.remote_outputs import choose_published, make_difference_error, make_latest_error
+from tasks.storage.remote_outputs import choose_published, find_version, make_difference_error, make_latest_error
 from tasks.storage.source_changes import file_of, forget_folders, raise_changed
 from tasks.storage.store import MissingFileError, Store
 from tasks.storage.stores import make_storage_error, open_store
@@ -421,6 +421,8 @@ def _list_remote_files(store: Store, path: str) -> list[File]:
     with suppress(MissingFileError):
         return [store.stat(path)]
     files = _below(store, path)
+    if not files and (version := find_version(store, path)):
+        return _below(store, version)
     if files or not MAGIC.search(path):
         refuse_remote_table(store, path)
         return files

@@ -15,6 +15,7 @@ from tasks.core.plan import File
 from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError
 from tasks.storage.discarded import make_none_left_error, warn_of
+from tasks.storage.output_pointer import PREFIX, read_pointer
 from tasks.storage.own_files import DISCARDED, FITTED, LATEST, MANIFEST, SPLITS, VERSION
 from tasks.storage.store import Store
 
@@ -27,7 +28,7 @@ def choose_published(store: Store, folder: str, files: Sequence[File]) -> list[F
     A DataError for a `_latest` that names no version, for an output whose good versions are all discarded, and for one
     whose files are not those that its manifest names, by name and size. A warning for the folder of a discarded output.
     """
-    chosen = _choose_newest(store, files)
+    chosen = _choose_pointed(store, _choose_newest(store, files))
     if any(file.path == f"{folder}/{DISCARDED}" for file in files):
         warn_of(folder)
     _check_manifests(store, chosen)
@@ -71,6 +72,38 @@ def _choose_newest(store: Store, files: Sequence[File]) -> list[File]:
             raise make_none_left_error(output, f"{output}/{name}")
         chosen = [file for file in chosen if not file.path.startswith(f"{output}/")] + newest
     return chosen
+
+
+def _choose_pointed(store: Store, files: Sequence[File]) -> list[File]:
+    """Of outputs that were written to the store, the version that readers take, by what their pointer says."""
+    chosen = list(files)
+    prefixes = {file.path.rpartition("/")[0] for file in files if file.path.endswith(f"/{MANIFEST}")}
+    around = {prefix.rpartition("/")[0] for prefix in prefixes if PREFIX.fullmatch(prefix.rpartition("/")[2])}
+    for output in sorted(around & prefixes):  # the pointer itself lies there
+        pointed = read_pointer(store, output)
+        if pointed is None:
+            continue
+        version = pointed[0].current
+        newest = [file for file in chosen if version and file.path.startswith(f"{output}/{version.prefix}/")]
+        if version and any(file.path == f"{output}/{version.prefix}/{DISCARDED}" for file in newest):
+            raise make_none_left_error(output, f"{output}/{version.name}".rstrip("/"))
+        chosen = [file for file in chosen if not file.path.startswith(f"{output}/")] + newest
+    return chosen
+
+
+def find_version(store: Store, path: str) -> str | None:
+    """The prefix of a version that was written to the store, by the URL with its name: `OUT/v0003`, `OUT/v0003/train`;
+    None for any other path."""
+    above, _, name = path.rpartition("/")
+    inside = ""
+    if name in SPLITS:
+        inside = f"/{name}"
+        above, _, name = above.rpartition("/")
+    if not VERSION.fullmatch(name):
+        return None
+    pointed = read_pointer(store, above)
+    prefix = pointed[0].find_prefix(name) if pointed else None
+    return f"{above}/{prefix}{inside}" if prefix else None
 
 
 def _is_of_version(path: str, output: str) -> bool:

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from tasks import ops
 from tasks.dataset import Dataset
-from tasks.errors import GiveUpError, JobError, RowmillError
+from tasks.errors import GiveUpError, JobError, NoInputError, RowmillError
 from tasks.manifest import Manifest
 from tasks.storage.output_mirror import OutputMirror
 from tasks.storage.own_files import MANIFEST
@@ -289,3 +289,23 @@ def test_others_read_an_output_from_its_store(source: Path, object_store: Object
     assert by_arrow.num_rows == 2_000
     assert by_arrow.equals(by_polars.to_arrow().cast(by_arrow.schema))
     assert by_dask["price"].tolist() == by_arrow["price"].to_pylist()
+
+
+def test_the_newest_version_is_a_source(source: Path, object_store: ObjectStore) -> None:
+    out = "s3://shop/outputs/as-source"
+    for seed in (0, 1):
+        manifest = write(object_store, source, out, on_existing="version", seed=seed)
+    object_store.put("outputs/as-source/v0003-00000000/part-00000.parquet", b"PAR1")  # a run that is under way
+    options = {"storage_options": object_store.options, "engine": "pandas"}
+    newest = Dataset(out, **options)
+    assert newest.num_rows == 2_000
+    assert {path.rpartition("/")[0] for path in (file.path for file in newest.plan.files)} == {manifest.path}
+    first = Dataset(f"{out}/v0001", **options)
+    assert first.num_rows == 2_000
+    assert first.plan.files[0].path.startswith(f"{out}/v0001-")
+    replaced = "s3://shop/outputs/replaced-source"
+    for seed in (0, 1):
+        write(object_store, source, replaced, on_existing="replace", seed=seed)
+    assert Dataset(replaced, **options).num_rows == 2_000
+    with pytest.raises(NoInputError, match="there is no input"):
+        _ = Dataset(f"{out}/v0009", **options).num_rows
