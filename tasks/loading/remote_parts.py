@@ -29,7 +29,7 @@ from tasks.storage.stores import open_store
 
 ROOM = 256 * 2**20  # bytes that an iteration has fetched before they are decoded; one row group may be larger
 COPIES_AHEAD = 2  # parts that are copied before they are needed
-OPEN_COPIES = 8
+OPEN_FILES = 8
 
 
 class Place(NamedTuple):
@@ -107,12 +107,22 @@ class ArrowRanges:
 
     def __init__(self, parts: RemoteParts) -> None:
         self._parts = parts
+        self._open: OrderedDict[tuple[str, ...], pa.ipc.RecordBatchFileReader] = OrderedDict()
 
     def read(self, place: Place, columns: Sequence[str]) -> pa.Table:
-        file = self._parts.files[place.name]
-        with open_binary(file, self._parts.storage) as opened, pa.PythonFile(opened, mode="r") as source:
-            batch = arrow.open_columns(source, columns).get_batch(place.number)
+        batch = self._find_reader(place.name, columns).get_batch(place.number)
         return pa.Table.from_batches([batch]).select(list(columns))
+
+    def _find_reader(self, name: str, columns: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
+        """The reader of a file, which has read its index; those that were used last stay."""
+        key = (name, *columns)
+        if key not in self._open:
+            opened = open_binary(self._parts.files[name], self._parts.storage)
+            self._open[key] = arrow.open_columns(pa.PythonFile(opened, mode="r"), columns)
+            if len(self._open) > OPEN_FILES:
+                self._open.popitem(last=False)
+        self._open.move_to_end(key)
+        return self._open[key]
 
 
 class CopiesAhead:
@@ -126,7 +136,7 @@ class CopiesAhead:
         self._coming: deque[str] = deque()
 
     def find(self, name: str) -> Path:
-        """The path of the copy of the next row group's part: it stays until `OPEN_COPIES` others were needed."""
+        """The path of the copy of the next row group's part: it stays until `OPEN_FILES` others were needed."""
         for coming in islice(self._names, COPIES_AHEAD + 1 - len(self._coming)):
             self._coming.append(coming)
             self._begin(coming)
@@ -134,7 +144,7 @@ class CopiesAhead:
             self._coming.popleft()
         self._begin(name)
         path = self._copies[name].result().path
-        while len(self._copies) > OPEN_COPIES:
+        while len(self._copies) > OPEN_FILES:
             _, oldest = self._copies.popitem(last=False)
             if oldest.exception() is None:
                 oldest.result().close()

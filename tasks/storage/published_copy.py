@@ -29,7 +29,6 @@ from tasks.storage.own_files import (
     FITTED,
     LATEST,
     MANIFEST,
-    NOTES,
     SPLITS,
     VERSION,
     WORKFLOW,
@@ -38,7 +37,8 @@ from tasks.storage.own_files import (
 from tasks.storage.store import Store
 from tasks.storage.stores import LOCAL, open_store
 
-NOTES_OF_OTHERS = {*NOTES, FITTED, CHANGES}  # of versions that are not read themselves: no tables
+# Of versions that are not read themselves: what they are and were learned on top of, no tables and profiles.
+NOTES_OF_OTHERS = {MANIFEST, DISCARDED, PUBLISHED, FITTED, CHANGES}
 LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
 AT_ONCE = 8  # files
 

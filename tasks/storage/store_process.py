@@ -107,6 +107,7 @@ class ForkedStore:
             if parts:
                 answer = [memoryview(connection.recv_bytes()) for _ in range(parts)]
         except (EOFError, OSError) as error:
+            _process_of_fork.forget()  # the next request starts another one
             raise TransientError(
                 "the process that reads the storage has ended",
                 where=path,

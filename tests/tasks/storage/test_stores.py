@@ -19,7 +19,7 @@ import pytest
 from tasks.core import storage_traffic
 from tasks.core.plan import File
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
-from tasks.storage import local_store
+from tasks.storage import local_store, store_process
 from tasks.storage.ranges import InFlight, join_ranges
 from tasks.storage.store import ConflictError, MissingFileError, Store
 from tasks.storage.stores import list_files, open_store
@@ -447,6 +447,12 @@ def use_in_fork(object_store: Any, remote: Place, file: File, content: bytes) ->
         with pytest.raises(RowmillError) as error:
             call()
         lines.append(error.value.what)
+    child = store_process._process_of_fork._child
+    assert child is not None
+    child.kill()
+    child.wait()
+    with pytest.raises(TransientError, match="the process that reads the storage has ended"):
+        store.stat(file.path)
     written = store.put_if_absent(folder + "/b", b"1234")
     is_same = store.open(written.path).read() == b"1234"
     store.delete([written.path])
