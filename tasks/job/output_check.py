@@ -70,6 +70,8 @@ def _describe_damage(part: JsonObject, manifest: Manifest, origin: PublishedCopy
             file = origin.find_file(path)  # behind a link to a folder, which is not listed
         except MissingFileError:
             return "is missing"
+        except DataError as error:
+            return f"cannot be read: {error.why or error.what}"
     if not path.resolve().is_relative_to(origin.folder.resolve()):
         return "is a link that leads out of the folder"
     if file.size != part["bytes"]:

@@ -151,8 +151,16 @@ def _walk(folder: str) -> Iterator[str]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(entry.path)
-            elif not _is_partial(entry.name) and not entry.is_dir():  # a link to a folder is not followed
+            elif not _is_partial(entry.name) and _is_file(entry):
                 yield entry.path
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Tell whether a listing has an entry: links to folders are not followed, those in a circle lead nowhere."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _is_partial(name: str) -> bool:

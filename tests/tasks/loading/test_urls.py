@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -234,3 +235,29 @@ def test_workers_that_are_forked_read_as_others_do(out: Path, object_store: Obje
     for worker in range(2):
         batches = pickle.loads((tmp_path / f"{worker}").read_bytes())  # noqa: S301  # this test wrote it
         assert batches == [*local.batches(0, Shard(worker=worker, workers=2))]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_arrays_of_a_device_are_those_of_the_folder(
+    cached: bool, out: Path, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    url = upload(object_store, out, "loading/device")
+    more: dict[str, Any] = {"cache": str(tmp_path / "parts")} if cached else {}
+    for size in (30, 250):
+        settings: dict[str, Any] = {"batch_size": size, "device": "cpu"}
+        remote = [*loader(url, COLUMNS, storage_options=object_store.options, **settings, **more)]
+        local = [*loader(out, COLUMNS, **settings)]
+        assert len(remote) == len(local) == -(-ROWS // size)
+        for one, other in zip(remote, local, strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in COLUMNS)
+
+
+def test_several_loaders_of_a_process_do_not_wait_for_each_other(
+    out: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = upload(object_store, out, "loading/two")
+    monkeypatch.setattr(remote_parts, "ROOM", 8_000)
+    both = [iter(loader(url, batch_size=64, storage_options=object_store.options)) for _ in range(4)]
+    begun = [next(one).num_rows for one in both]  # each has fetched as much as it may, and pauses
+    assert begun == [64] * 4
+    assert [sum(batch.num_rows for batch in one) for one in both] == [ROWS - 64] * 4

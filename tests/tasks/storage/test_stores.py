@@ -495,3 +495,13 @@ def test_bytes_on_their_way_are_bounded() -> None:
         thread.join()
     assert sorted(entered) == [60, 1_000]
     assert bounded.most == 100
+
+
+def test_links_to_folders_and_in_a_circle_are_not_files(tmp_path: Path) -> None:
+    place = local_place(tmp_path / "out")
+    place.fill("a/b.csv")
+    (tmp_path / "out/link").symlink_to("a")
+    (tmp_path / "out/circle").symlink_to("circle")
+    (tmp_path / "out/nowhere").symlink_to("none")
+    (tmp_path / "out/file").symlink_to("a/b.csv")
+    assert place.names() == ["a/b.csv", "file"]
