@@ -104,9 +104,9 @@ def contract(
                 why="run.profile is off by default in a job without base, checks, contract and on_existing: version",
                 do="run the job again with run.profile: true",
             )
-        name = origin.name(folder).rpartition("/")[2]
+        name = origin.label(folder)
         if name in SPLITS:
-            name = "/".join(origin.name(folder).split("/")[-2:])
+            name = f"{origin.label(folder.parent)}/{name}"
         print_document(propose_contract(profile, name), ascii_yaml)
 
 
@@ -149,7 +149,7 @@ def _load_side(folder: Path, origin: PublishedCopy) -> Side:
         if is_vocabulary(fitted):
             vocabularies[", ".join(step.unit)] = fitted["values"].slice(0, fitted["size"])
     dated = manifest.data.get("dated") or {}
-    name = origin.name(origin.folder).rpartition("/")[2]
+    name = origin.label(origin.folder)
     if folder != origin.folder:
         name += f"/{folder.name}"
     schema = Schema.from_json(manifest.data["schema"])

@@ -108,7 +108,7 @@ def _find_remedy(origin: PublishedCopy) -> str:
     version = root if origin.is_copy else root.resolve()
     version = version.parent if version.name in SPLITS else version
     name = origin.name(version)
-    if not VERSION.fullmatch(name.rpartition("/")[2]):
+    if not VERSION.fullmatch(origin.label(version)):
         copied = "copy it there again, or " if origin.is_copy else ""
         return f"{copied}run the job again with output.on_existing: replace"
     back = "" if is_discarded(version) else f"take it back, rowmill discard {name}, and "
@@ -328,9 +328,7 @@ def _show_first(folder: Path, origin: PublishedCopy, rows: int, console: Console
         why = error.why or error.what if isinstance(error, DataError) else str(error).partition("\n")[0]
         raise make_damage_error(place / parts[0], "", why) from None
     texts = [["" if value is None else format_value(value) for value in row.values()] for row in rows_listed(head)]
-    console.print(
-        Text(f"\nfirst rows of {origin.name(folder).rpartition('/')[2]}/{parts[0]}", style="bold"), soft_wrap=True
-    )
+    console.print(Text(f"\nfirst rows of {origin.label(folder)}/{parts[0]}", style="bold"), soft_wrap=True)
     print_rows(head.column_names, texts, console)
 
 

@@ -92,7 +92,7 @@ def describe_announcement(folder: Path) -> str:
 
 
 def _row(folder: Path, latest: str | None, origin: PublishedCopy) -> dict[str, str]:
-    name = version_name(folder) or origin.name(folder).rpartition("/")[2]
+    name = version_name(folder) or origin.label(folder)
     manifest = PublishedOutput(folder).manifest
     publication = read_publication(folder)
     manifests = [Manifest.read(one, one) for one in outputs(folder)]

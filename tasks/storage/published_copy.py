@@ -26,9 +26,11 @@ from tasks.storage.files import local_folder
 from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
 from tasks.storage.own_files import (
     CHANGES,
+    DISCARDED,
     FITTED,
     LATEST,
     MANIFEST,
+    PUBLISHED,
     SPLITS,
     VERSION,
     WORKFLOW,
@@ -72,6 +74,10 @@ class PublishedCopy:
     def name(self, path: Path) -> str:
         """The path, or in a copy the URL, of what lies at a path of this folder, copied or not."""
         return self.with_urls(str(path))
+
+    def label(self, folder: Path) -> str:
+        """The name of the folder: that of a version, wherever its files lie; else the last part of its path or URL."""
+        return folder.name if VERSION.fullmatch(folder.name) else self.name(folder).rpartition("/")[2]
 
     def find_file(self, path: Path) -> File:
         """A file of the output as it is now where it lies, copied or not; a MissingFileError if it is missing."""
