@@ -365,8 +365,7 @@ def _lineage_lines(out: Path, column: str | None) -> Iterator[str]:
 
 def _lineage_of_all(workflow: Path, saved: SavedWorkflow, lineage: ColumnLineage, history: JsonObject) -> Iterator[str]:
     """Yield what all columns of an output were made of: versions, files that were learned, and what chose its rows."""
-    for folder in _with_bases(workflow.parent if workflow.name == WORKFLOW else workflow):
-        yield from _version_lines(folder)
+    yield from _describe_versions(workflow.parent if workflow.name == WORKFLOW else workflow)
     for file in read_files(workflow, history).to_pylist():
         day = history["nights"][file["night"]]["day"]
         yield f"learned: {file['path']}, {file['size']:,} bytes, {file['digest']}, of {day}"
@@ -376,16 +375,21 @@ def _lineage_of_all(workflow: Path, saved: SavedWorkflow, lineage: ColumnLineage
         yield f"rows: by {one.column}, {' > '.join(lineage.operators(one))}"
 
 
-def _with_bases(folder: Path) -> Iterator[Path]:
-    """Yield the folder of a version, then that of its base, and so on."""
+def _describe_versions(folder: Path) -> Iterator[str]:
+    """Yield lines on a version, then on its base, and so on."""
     while True:
-        yield folder
+        yield from _version_lines(folder)
         output = PublishedOutput(folder)
         name = output.base.version
         note = output.manifest.get("base")
         if not name:
             return
-        path = Path(note["path"]) if isinstance(note, dict) and note.get("path") else folder.parent / name
+        base = str(note["path"]) if isinstance(note, dict) and note.get("path") else str(folder.parent / name)
+        if "://" in base:
+            url = base.removesuffix(f"/{WORKFLOW}")
+            yield f"{url}: behind a URL; see rowmill lineage {url}"
+            return
+        path = Path(base)
         if not path.exists():  # the output was moved or copied, with all of its versions
             path = folder.parent / name
         folder = path.parent if path.name == WORKFLOW else path
