@@ -111,7 +111,8 @@ def _find_remedy(origin: PublishedCopy) -> str:
     if not VERSION.fullmatch(origin.label(version)):
         copied = "copy it there again, or " if origin.is_copy else ""
         return f"{copied}run the job again with output.on_existing: replace"
-    back = "" if is_discarded(version) else f"take it back, rowmill discard {name}, and "
+    typed = f"{name.rpartition('/')[0]}/{origin.label(version)}"
+    back = "" if is_discarded(version) else f"take it back, rowmill discard {typed}, and "
     return f"restore it from a copy; or {back}run its night again"
 
 
