@@ -13,7 +13,6 @@ import threading
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
@@ -32,10 +31,7 @@ class Blob:
 
     content: bytes
     generation: int
-
-    @cached_property
-    def etag(self) -> str:
-        return f'"{hashlib.md5(self.content, usedforsecurity=False).hexdigest()}-{self.generation}"'
+    etag: str
 
     @property
     def headers(self) -> dict[str, str]:
@@ -65,7 +61,9 @@ class Bucket:
             there = self.blobs.get(key)
             if wanted is not None and int(wanted) != (there.generation if there else 0):
                 return None
-            blob = Blob(content, next(self.generations))
+            generation = next(self.generations)
+            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            blob = Blob(content, generation, f'"{digest}-{generation}"')
             self.names = self.names if key in self.blobs else None
             self.blobs[key] = blob
             return blob
