@@ -109,6 +109,8 @@ class OutputMirror:
         self.owner = ""  # the id of the run that has the lock of the store, "" while this process has it not
         self._pointer = Pointer(0)
         self._written: File | None = None  # the pointer as it was read or written last
+        self._dropped = set[str]()  # versions that were removed from the mirror, which `push` is to remove
+        self._latest: str | None = None  # the version that readers are to take from `push` on
         self._heart: _Heart | None = None
 
     @property
@@ -247,31 +249,41 @@ class OutputMirror:
     # What a run changes
 
     def push(self, until: int) -> None:
-        """Carry over what was changed in the mirror: versions that were removed, the newest one, notes of versions.
+        """Carry over what was changed in the mirror: what `drop` and `point_to` were given, notes of versions.
 
         `until`: the second until which files of removed versions stay for readers. Only for the owner of the lock.
         """
         pointer = self._pointer
-        here = set(self._list_local_versions())
-        dropped = [entry for entry in pointer.versions if entry.name not in here]
+        dropped = [entry for entry in pointer.versions if entry.name in self._dropped]
         gone = tuple(Replaced(entry.prefix, until) for entry in dropped)
-        latest = read_text(self.folder / LATEST).strip()
         wanted = replace(
             pointer,
             versions=tuple(entry for entry in pointer.versions if entry not in dropped),
             replaced=(*pointer.replaced, *gone),
-            latest=latest if latest in here else pointer.latest,
-            removed=read_record(self.folder / REMOVED),
+            latest=self._latest or pointer.latest,
+            removed=read_record(self.folder / REMOVED) or pointer.removed,
         )
         for entry in wanted.versions:
             self._push_notes(entry)
         self._push_outbox()
         if wanted != pointer:
             self._write_pointer(wanted)
+        self._dropped.clear()
+        self._latest = None
+
+    def drop(self, version: str) -> None:
+        """Have `push` remove a version from the pointer."""
+        self._dropped.add(version)
+
+    def point_to(self, version: str) -> None:
+        """Have `push` let readers take a version."""
+        self._latest = version
 
     def _push_notes(self, entry: Entry) -> None:
         known = self._read_objects(entry.name)
         folder = self.folder / entry.name
+        if not folder.is_dir():
+            return
         for note in LATER_NOTES:
             local = folder / note
             remote = f"{self.url}/{entry.prefix}/{note}"
@@ -330,13 +342,10 @@ class OutputMirror:
             self.remove_prefix(one.prefix)
         return replace(self._pointer, replaced=tuple(one for one in self._pointer.replaced if one not in over))
 
-    def remove_prefix(self, prefix: str) -> int:
-        """Delete all files below a prefix; return how many bytes they had."""
-        nbytes = 0
+    def remove_prefix(self, prefix: str) -> None:
+        """Delete all files below a prefix."""
         for page in list(self.store.list_pages(f"{self.url}/{prefix}")):
             self.store.delete([file.path for file in page])
-            nbytes += sum(file.size for file in page)
-        return nbytes
 
     def _write_pointer(self, pointer: Pointer) -> None:
         content = replace(pointer, owner=self.owner).encode()
@@ -373,10 +382,10 @@ class OutputMirror:
 
         Errors of the block name the output by its URL.
         """
-        self.store  # noqa: B018  (refuses one that cannot be written)
+        heart = _Heart(self.store, f"{self.url}/{LOCK}", owner, self.now)
+        heart.acquire(wait)
+        self._heart = heart
         self.owner = str(owner["id"])
-        self._heart = _Heart(self.store, f"{self.url}/{LOCK}", owner, self.now)
-        self._heart.acquire(wait)
         try:
             read = read_pointer(self.store, self.url)
             if read is None:
@@ -386,13 +395,9 @@ class OutputMirror:
             self.pull()
             yield
         finally:
-            self._heart.release()
+            heart.release()
             self._heart = None
             self.owner = ""
-
-    def is_in_use(self) -> bool:
-        """Whether a run on any host works on this output."""
-        return _Heart(self.store, f"{self.url}/{LOCK}", {}, self.now).find_holder() is not None
 
     def list_leftovers(self) -> list[StoreLeftover]:
         """The prefixes that interrupted runs have left, and those of outputs that were replaced."""

@@ -294,6 +294,8 @@ class Staging:
             away.rename(version)
             return False
         own_files.remove_output(away)
+        if self.mirror:
+            self.mirror.drop(version.name)
         return not away.exists()
 
     def _old_name(self, seconds: float | None = None) -> Path:
@@ -336,6 +338,8 @@ class Staging:
             return False
         remove_partials(latest)
         write_text(latest, version.name + "\n")
+        if self.mirror:
+            self.mirror.point_to(version.name)
         return True
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import threading
@@ -28,6 +29,7 @@ from tasks.errors import GiveUpError, JobError, NoInputError, RowmillError
 from tasks.manifest import Manifest
 from tasks.storage.output_mirror import OutputMirror
 from tasks.storage.own_files import MANIFEST
+from tasks.storage.staging import Staging
 from tasks.workflow import Workflow
 from tests.object_store import ObjectStore, fail_share
 
@@ -309,3 +311,23 @@ def test_the_newest_version_is_a_source(source: Path, object_store: ObjectStore)
     assert Dataset(replaced, **options).num_rows == 2_000
     with pytest.raises(NoInputError, match="there is no input"):
         _ = Dataset(f"{out}/v0009", **options).num_rows
+
+
+def test_a_version_stays_published_when_this_host_fails_right_after(
+    source: Path, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = "s3://shop/outputs/after"
+    write(object_store, source, out, on_existing="version")
+
+    def fail(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Staging, "_publish_version", fail)
+        with pytest.raises(GiveUpError, match="there is no space left"):
+            write(object_store, source, out, on_existing="version", seed=1)
+    assert Manifest.load(out, object_store.options).path.startswith(f"{out}/v0002-")
+    write(object_store, source, out, on_existing="version", seed=2)
+    pointer = json.loads(object_store.get("outputs/after/_manifest.json"))
+    assert [entry["name"] for entry in pointer["versions"]] == ["v0001", "v0002", "v0003"]
+    assert pointer["replaced"] == []
