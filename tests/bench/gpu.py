@@ -56,6 +56,8 @@ def run_flow(
     where: dict[str, Any], recipe: str, changes: list[str], target: Path, trace: Path | None = None
 ) -> dict[str, Any]:
     """One flow run; the manifest's times, and one digest of all files: the same on any number of GPUs."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
     from flows.job.job import load_job
     from flows.preprocess import preprocess
     from tasks.manifest import Manifest
@@ -64,7 +66,8 @@ def run_flow(
     said = [*changes, f"output.path={target}", *(f"cluster.{key}={json.dumps(value)}" for key, value in where.items())]
     job = load_job(recipe, said).model_dump(mode="json", by_alias=True, exclude_unset=True)
     wall = time.perf_counter()
-    with recorded(where, trace):
+    # As the command does: the thread of Prefect's heartbeat looks each second whether the run has ended.
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), recorded(where, trace):
         folders = preprocess(**{k: v for k, v in job.items() if v is not None})
     made = [Manifest.load(folder).data for folder in folders]  # with validation data there are two
     parts = [part for data in made for part in data["parts"]]
