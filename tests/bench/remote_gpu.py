@@ -1,4 +1,4 @@
-"""Reads and writes of a run on one GPU whose files are on an S3 server of the same host (moto's, in a process of its own).
+"""Reads and writes of a run on one GPU whose files are on an S3 server of the same host: moto's, in its own process.
 
 Beside it the plain download: by obstore to the host's memory, and by KvikIO to the GPU's.
 
@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,11 @@ def main() -> None:
     paths = make_files(folder / "in")
     store = open_store("s3://shop/in", options)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        upload = measure(
-            lambda: list(threads.map(lambda path: store.upload(path, f"s3://shop/in/{path.name}"), paths)), 1
-        )
+
+        def upload() -> None:
+            list(threads.map(lambda path: store.upload(path, f"s3://shop/in/{path.name}"), paths))
+
+        uploaded = measure(upload, 1)
         files = [store.stat(f"s3://shop/in/{path.name}") for path in paths]
 
         def download() -> None:
@@ -112,12 +115,11 @@ def main() -> None:
 
         results: dict[str, Any] = {
             "bytes": sum(file.size for file in files),
-            "upload": upload,
+            "upload": uploaded,
             "obstore to the host": measure(download, arguments.repeats),
         }
-    results["kvikio to the device"] = measure(
-        lambda: download_to_device([path.name for path in paths]), arguments.repeats
-    )
+    names = [path.name for path in paths]
+    results["kvikio to the device"] = measure(lambda: download_to_device(names), arguments.repeats)
     local = run(str(folder / "in"), str(folder / "out"), options)
     places = {
         "local to local": (str(folder / "in"), str(folder / "out")),
@@ -125,7 +127,7 @@ def main() -> None:
         "local to s3": (str(folder / "in"), "s3://shop/out"),
     }
     for name, (source, out) in places.items():
-        results[name] = measure(lambda source=source, out=out: run(source, out, options), arguments.repeats)  # type: ignore[misc]
+        results[name] = measure(partial(run, source, out, options), arguments.repeats)
     results["equal bytes"] = run("s3://shop/in", "s3://shop/other", options) == local
     print(json.dumps(results, indent=1))
     here.send(None)
