@@ -383,7 +383,7 @@ def _print_summary(console: Console, manifests: Sequence[Any], pages: Sequence[s
 
 def _print_next(console: Console, what: str, root: Path, pages: Sequence[str], report: Path | None = None) -> None:
     """Print the place of the output or workflow, and what to look at next."""
-    from tasks.storage.output_mirror import address_of, find_mirror
+    from tasks.storage.output_mirror import address_of, mirror_of
 
     console.print(f"{what} {address_of(root)}", soft_wrap=True, markup=False)
     if report:
@@ -392,7 +392,7 @@ def _print_next(console: Console, what: str, root: Path, pages: Sequence[str], r
         console.print(f"run      {page}", soft_wrap=True)
     address = address_of(root)
     shorter = os.path.relpath(root) if address == str(root) else address
-    mirror = find_mirror(root, None)
+    mirror = mirror_of(root)
     options = f" --storage-options {mirror.options_name}" if mirror and mirror.options_name else ""
     text = f"next     rowmill inspect {min(shorter, address, key=len)}{options}"
     console.print(text, soft_wrap=True, markup=False)

@@ -141,7 +141,7 @@ def write_publication(
         )
         for name, data in manifests.items()
     ]
-    base = _find_output(request.base.path) if request.base else None
+    base = address_of(_find_output(request.base.path)) if request.base else None
     publication = Publication(
         id=str(compute_event_id(*(split.manifest for split in splits))),
         flow=request.flow,
@@ -192,7 +192,7 @@ def list_paths(request: Request) -> list[str]:
 
     They may contain secrets.
     """
-    origin = [_find_output(request.origin.path)] if request.origin else []
+    origin = [address_of(_find_output(request.origin.path))] if request.origin else []
     sources = list_source_paths(request.source.path, request.source.valid)
     return list(map(str, (*sources, *side_paths(request.final), *origin)))
 

@@ -29,6 +29,7 @@ from tasks.ops.fitted_values import FittedSteps
 from tasks.sources.reading_rules import Fit, with_values
 from tasks.storage.allowed_roots import open_allowed_path
 from tasks.storage.atomic import no_space, partial_folder, read_record, write_json
+from tasks.storage.output_mirror import address_of
 from tasks.storage.own_files import FITTED
 
 COPY = "base"  # the folder in the staging folder
@@ -177,5 +178,6 @@ def base_note(request: Request) -> JsonObject:
     """
     base = request.base
     if base:
-        return {"base": {name: getattr(base, name) for name in ("version", "path", "state", "rows")}}
+        known = {name: getattr(base, name) for name in ("version", "path", "state", "rows")}
+        return {"base": known | {"path": address_of(base.path)}}
     return {"base": "none"} if request.no_base else {}

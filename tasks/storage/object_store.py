@@ -26,7 +26,14 @@ from tasks.storage.credentials import mask_secrets
 from tasks.storage.range_file import RangeFile
 from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
 from tasks.storage.source_changes import raise_changed
-from tasks.storage.store import PAGE, ConflictError, MissingFileError, make_conflict_error, make_missing_error
+from tasks.storage.store import (
+    PAGE,
+    ConflictError,
+    MissingFileError,
+    make_conflict_error,
+    make_missing_error,
+    make_no_bucket_error,
+)
 
 AT_ONCE = 16  # requests of a process: a server sends to so many about as fast as the network takes it
 PART = 8 * 2**20  # bytes of a part of an upload
@@ -39,6 +46,7 @@ PARTS_AT_ONCE = 4
 PROFILE_SECONDS = 60.0
 # What may pass: no answer, too many requests, an error of the server.
 PASSING = re.compile(r"status code: (408|429|5\d\d)|HTTP error|error sending request|Connection ?Reset|timed out", re.I)
+INSTANCE = re.compile(r"169\.254\.169\.254|169\.254\.170\.|metadata\.google\.internal")  # asked where nothing is named
 REFUSED = re.compile(r"status code: 40[13]|status: 40[13]|code: AccessDenied", re.I)
 # What the command of a profile has printed may be a secret.
 COMMAND_OUTPUT = re.compile(r"(retrieving credentials from [\w-]+):.*")
@@ -166,7 +174,9 @@ class ObjectStore:
                 storage_traffic.count("put", nbytes=len(content))
                 written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
                 return File(path, len(content), 0, version=_version(written))
-        except (ConflictError, MissingFileError):
+        except (ConflictError, MissingFileError) as error:
+            if mode == "create" and isinstance(error, MissingFileError):
+                raise make_no_bucket_error(path) from None
             # The answer to a put may be lost: the client's next try then meets what it wrote itself.
             with self._failures(path):
                 try:
@@ -281,6 +291,14 @@ class ObjectStore:
             raise self._failure(path, error) from None
 
     def _refusal(self, path: str, error: Exception) -> JobError:
+        if INSTANCE.search(str(error)):
+            return JobError(
+                "there are no credentials for the storage",
+                where=path,
+                why="none are named, none are in the environment, and this host has no role of a cloud: "
+                + self._reason(error),
+                do="name them (--storage-options NAME, storage_options), or set the variables of the cloud",
+            )
         return JobError(
             "the storage refuses this user",
             where=path,
@@ -296,8 +314,8 @@ class ObjectStore:
                 "the storage does not answer",
                 where=path,
                 why=self._reason(error),
-                do=f"run the same job again; to keep trying for longer than {self._options.retry_seconds:g} s, set "
-                "ROWMILL_RETRY_SECONDS",
+                do="check the network, and the endpoint_url of the storage if it has one; then run the same job again; "
+                f"to keep trying for longer than {self._options.retry_seconds:g} s, set ROWMILL_RETRY_SECONDS",
             )
         return DataError(
             "the storage cannot be read",

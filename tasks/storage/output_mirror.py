@@ -144,6 +144,7 @@ class OutputMirror:
         read = read_pointer(self.store, self.url)
         if read is None:
             self._refuse_copied_output()
+            self.store.list_folder(self.url)  # an error where the bucket is missing
         self._pointer, self._written = read or (Pointer(0), None)
         self._write_address()
         for entry in self._pointer.versions:
@@ -723,8 +724,14 @@ def _register(mirror: OutputMirror) -> OutputMirror:
 
 def store_of(folder: Path) -> Store:
     """Where the files of an output, or of a version of it, lie: this host, or the store that a folder mirrors."""
-    mirror = find_mirror(folder, None) or find_mirror(folder.parent, None)
+    mirror = mirror_of(folder)
     return mirror.store if mirror else LOCAL
+
+
+def mirror_of(folder: Path) -> OutputMirror | None:
+    """The mirror that an output, a version or a split is in; None for a local one."""
+    places = (folder, *folder.parents[:2])
+    return next((mirror for place in places if (mirror := find_mirror(place, None))), None)
 
 
 def is_mirror(folder: Path) -> bool:

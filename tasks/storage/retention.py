@@ -17,7 +17,7 @@ from tasks.storage.atomic import read_json, read_record, write_note
 from tasks.storage.discarded import is_discarded
 from tasks.storage.documents import Number, dump_document, parse_document
 from tasks.storage.files_being_read import without_readers
-from tasks.storage.output_mirror import list_objects
+from tasks.storage.output_mirror import address_of, list_objects
 from tasks.storage.own_files import REMOVED
 from tasks.storage.staging import Staging, is_work_of, until_of
 
@@ -68,7 +68,9 @@ def drop_versions(staging: Staging, keep: int) -> list[Path]:
             if own_files.find_description(version):
                 there.append(version)
                 if lacks := own_files.lacking(version, list_objects(version)):
-                    log.warning("%s does not count as a version: %s is missing or cut off", version, lacks[0])
+                    log.warning(
+                        "%s does not count as a version: %s is missing or cut off", address_of(version), lacks[0]
+                    )
                 elif not is_discarded(version):
                     counted.append(version)
         except OSError as error:

@@ -121,6 +121,15 @@ def make_missing_error(path: str) -> MissingFileError:
     )
 
 
+def make_no_bucket_error(path: str) -> DataError:
+    return DataError(
+        "there is no such bucket",
+        where=path,
+        why="the storage can make no file there",
+        do="correct the URL, or make the bucket (the container) first",
+    )
+
+
 def make_conflict_error(path: str, why: str) -> ConflictError:
     return ConflictError(
         "another writer was faster", where=path, why=why, do="let the other run end, then run the same job again"

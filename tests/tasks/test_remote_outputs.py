@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from tasks import ops
 from tasks.dataset import Dataset
-from tasks.errors import GiveUpError, JobError, NoInputError, RowmillError
+from tasks.errors import DataError, GiveUpError, JobError, NoInputError, RowmillError
 from tasks.manifest import Manifest
 from tasks.storage.output_mirror import OutputMirror
 from tasks.storage.own_files import MANIFEST
@@ -331,3 +331,22 @@ def test_a_version_stays_published_when_this_host_fails_right_after(
     pointer = json.loads(object_store.get("outputs/after/_manifest.json"))
     assert [entry["name"] for entry in pointer["versions"]] == ["v0001", "v0002", "v0003"]
     assert pointer["replaced"] == []
+
+
+@pytest.mark.parametrize("on_existing", ["fail", "version"])
+def test_a_bucket_that_is_not_there_is_an_error_at_once(
+    source: Path, object_store: ObjectStore, on_existing: str
+) -> None:
+    with pytest.raises(DataError) as error:
+        write(object_store, source, "s3://shopp/out", on_existing=on_existing)
+    assert "bucket" in str(error.value)
+    assert error.value.where.startswith("s3://shopp/out")
+
+
+def test_a_save_that_was_refused_is_tried_again_with_options(source: Path, object_store: ObjectStore) -> None:
+    workflow = Workflow(["word"] >> ops.Categorify())
+    workflow.fit(Dataset(str(source)))
+    with pytest.raises(JobError, match=r"no credentials|refuses"):
+        workflow.save("s3://shop/outputs/again")
+    workflow.save("s3://shop/outputs/again", storage_options=object_store.options)
+    assert Workflow.load("s3://shop/outputs/again", storage_options=object_store.options).schema

@@ -227,12 +227,13 @@ def fit(
     ] = None,
     sample: Sampled = False,
     date: Dated = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Only learn: read what the statistics need, learn, and save a fitted workflow; no rows are written.
 
-    The job is one for [bold]rowmill run[/bold]; its section output is ignored, except on_existing. The fitted workflow
-    is a folder of readable files; [bold]rowmill apply[/bold] and Workflow.load take it, on the CPU or a GPU, also after
-    it was moved.
+    The job is one for [bold]rowmill run[/bold]; its section output is ignored, except on_existing and
+    storage_options. The fitted workflow is a folder of readable files; [bold]rowmill apply[/bold] and Workflow.load
+    take it, on the CPU or a GPU, also after it was moved.
 
     [bold]Examples[/bold]
 
@@ -244,8 +245,9 @@ def fit(
 
     console = terminal()
     place = f"output.path={json.dumps(path)}"
-    with begin(console, job, "flows.fit", job, set_ or []):
-        launch(job_of(job, [*(set_ or []), place], sample, date), "flows.fit", _fit, console, is_debugging())
+    changes = [*_choose_storage(storage_options), *(set_ or [])]
+    with begin(console, job, "flows.fit", job, changes):
+        launch(job_of(job, [*changes, place], sample, date), "flows.fit", _fit, console, is_debugging())
 
 
 @app.command(rich_help_panel=JOBS)
