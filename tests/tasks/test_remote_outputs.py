@@ -27,9 +27,11 @@ from tasks import ops
 from tasks.dataset import Dataset
 from tasks.errors import DataError, GiveUpError, JobError, NoInputError, RowmillError
 from tasks.manifest import Manifest
+from tasks.storage.object_store import ObjectStore as S3
 from tasks.storage.output_mirror import OutputMirror
 from tasks.storage.own_files import MANIFEST
 from tasks.storage.staging import Staging
+from tasks.storage.stores import open_store
 from tasks.workflow import Workflow
 from tests.object_store import ObjectStore, fail_share
 
@@ -343,10 +345,21 @@ def test_a_bucket_that_is_not_there_is_an_error_at_once(
     assert error.value.where.startswith("s3://shopp/out")
 
 
-def test_a_save_that_was_refused_is_tried_again_with_options(source: Path, object_store: ObjectStore) -> None:
+def test_a_save_that_was_refused_is_tried_again(source: Path, object_store: ObjectStore) -> None:
     workflow = Workflow(["word"] >> ops.Categorify())
     workflow.fit(Dataset(str(source)))
-    with pytest.raises(JobError, match=r"no credentials|refuses"):
-        workflow.save("s3://shop/outputs/again")
+    with object_store.proxy.failing(lambda request: 403), pytest.raises(JobError, match="refuses this user"):
+        workflow.save("s3://shop/outputs/again", storage_options=object_store.options)
     workflow.save("s3://shop/outputs/again", storage_options=object_store.options)
     assert Workflow.load("s3://shop/outputs/again", storage_options=object_store.options).schema
+
+
+@pytest.mark.promise("`there are no credentials for the storage`")
+@pytest.mark.parametrize("end", ["status code: 403 Forbidden", "HTTP error: error sending request"])
+def test_credentials_that_nobody_named_are_said_to_be_missing(object_store: ObjectStore, end: str) -> None:
+    store = open_store("s3://shop/logs", object_store.options)
+    assert isinstance(store, S3)
+    error = store._failure("s3://shop/logs", ValueError(f"PUT http://169.254.169.254/latest/api/token - {end}"))
+    assert isinstance(error, JobError)
+    assert error.what == "there are no credentials for the storage"
+    assert "--storage-options NAME" in error.do
