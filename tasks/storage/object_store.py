@@ -309,8 +309,6 @@ class ObjectStore:
     def _failure(self, path: str, error: Exception) -> RowmillError:
         # Of listings and deletions, for which the client has no error of its own.
         if REFUSED.search(str(error)) or INSTANCE.search(str(error)):
-            str(error)
-        ):  # of listings and deletions, for which the client has no error of its own
             return self._refusal(path, error)
         if PASSING.search(str(error)):
             return TransientError(
