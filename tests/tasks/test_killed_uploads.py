@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -33,28 +34,63 @@ def write(source: str, out: str, options: dict[str, Any], seed: int, cache: str)
     rows.to_parquet(f"s3://shop/{out}", files=2, seed=seed, on_existing="version", storage_options=options)
 
 
+SERVER = """
+import json, os, sys
+import tasks.stages.without_prefect
+from tests.tasks.test_killed_uploads import write
+for line in sys.stdin:
+    verb, arguments = json.loads(line)
+    if verb == "wait":
+        status = os.waitpid(arguments, 0)[1]
+        print(os.waitstatus_to_exitcode(status), flush=True)
+        continue
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            write(*arguments)
+            code = 0
+        finally:
+            os._exit(code)
+    print(pid, flush=True)
+"""
+
+
+class Runs:
+    """Processes that write versions: forks of a process of their own, which has loaded what they need."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        self._folder = folder
+        self._options = options
+        self._source = folder / "rows.parquet"
+        words = np.random.default_rng(1).integers(0, 50, 500).astype(str)
+        pq.write_table(pa.table({"word": words}), self._source)
+        command = [sys.executable, "-c", SERVER]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, out: str, seed: int, host: str = "a") -> int:
+        """Begin a run; its process. Another host has another folder of mirrors."""
+        return self._ask("start", [str(self._source), out, self._options, seed, str(self._folder / f"host-{host}")])
+
+    def wait(self, pid: int) -> int:
+        """The exit code of a run; that of a signal is negative."""
+        return self._ask("wait", pid)
+
+    def _ask(self, verb: str, arguments: object) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([verb, arguments]) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
 @pytest.fixture
-def start(tmp_path: Path, object_store: ObjectStore) -> Iterator[Callable[..., Any]]:
-    """Starts a process that writes a version; processes are forks of one that has loaded what they need."""
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"word": np.random.default_rng(1).integers(0, 50, 500).astype(str)}), path)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["tasks.workflow", "tasks.stages.without_prefect", "tests.tasks.test_killed_uploads"]
-    )
-
-    begun: list[Any] = []
-
-    def begin(out: str, seed: int, host: str = "a") -> Any:
-        cache = str(tmp_path / f"host-{host}")
-        begun.append(context.Process(target=write, args=(str(path), out, object_store.options, seed, cache)))
-        begun[-1].start()
-        return begun[-1]
-
-    yield begin
-    for process in begun:
-        process.kill()
-    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+def runs(tmp_path: Path, object_store: ObjectStore) -> Iterator[Runs]:
+    made = Runs(tmp_path, object_store.options)
+    with made.process:
+        yield made
+        assert made.process.stdin is not None
+        made.process.stdin.close()
 
 
 def stop_at_put(pid: list[int], name: str) -> Callable[[Request], Any]:
@@ -85,7 +121,7 @@ def list_whole_versions(store: ObjectStore, out: str) -> list[str]:
 
 @pytest.mark.parametrize("fault", ["cut", "lost"])  # before the store has the request, and after
 def test_a_kill_leaves_the_versions_before_it_or_one_more(
-    start: Callable[..., Any], object_store: ObjectStore, fault: Literal["cut", "lost"]
+    runs: Runs, object_store: ObjectStore, fault: Literal["cut", "lost"]
 ) -> None:
     out = f"outputs/killed-{fault}"
     published: list[str] = []
@@ -93,50 +129,48 @@ def test_a_kill_leaves_the_versions_before_it_or_one_more(
     while True:
         number += 1
         seen: list[Request] = []
-        running: list[Any] = []
+        running: list[int] = []
 
         def kill(request: Request) -> Any:
             if request.path.startswith(f"/shop/{out}") and request.kind not in ("get", "head", "list"):
                 seen.append(request)  # noqa: B023
                 if len(seen) == number:  # noqa: B023
-                    os.kill(running[0].pid, signal.SIGKILL)  # noqa: B023
+                    os.kill(running[0], signal.SIGKILL)  # noqa: B023
                     return fault
             return None
 
         with object_store.proxy.failing(kill):
-            running.append(start(out, number))
-            running[0].join(60)
+            running.append(runs.start(out, number))
+            code = runs.wait(running[0])
         now = list_whole_versions(object_store, out)
         assert now[: len(published)] == published
         assert len(now) <= len(published) + 1
         published = now
-        if running[0].exitcode == 0:
+        if code == 0:
             break
-        assert running[0].exitcode == -signal.SIGKILL
+        assert code == -signal.SIGKILL
     assert number > 10
     assert published
 
 
 def test_a_run_that_stood_still_publishes_nothing_once_another_has_the_lock(
-    start: Callable[..., Any], object_store: ObjectStore
+    runs: Runs, object_store: ObjectStore
 ) -> None:
     out = "outputs/stopped"
     pid: list[int] = []
     with object_store.proxy.failing(stop_at_put(pid, "part-00000")):
-        first = start(out, 1)
-        pid.append(first.pid)
+        first = runs.start(out, 1)
+        pid.append(first)
         until = time.monotonic() + 60
-        while Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        while Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             assert time.monotonic() < until
             time.sleep(0.02)
     lock = object_store.backend.get_object("shop", f"{out}/_lock.json")
     lock.last_modified -= timedelta(seconds=100)
-    second = start(out, 2, host="b")
-    second.join(60)
-    assert second.exitcode == 0
-    os.kill(first.pid, signal.SIGCONT)
-    first.join(60)
-    assert first.exitcode == 1
+    second = runs.start(out, 2, host="b")
+    assert runs.wait(second) == 0
+    os.kill(first, signal.SIGCONT)
+    assert runs.wait(first) == 1
     assert list_whole_versions(object_store, out) == ["v0001"]
     pointer = json.loads(object_store.get(f"{out}/_manifest.json"))
     manifest = json.loads(object_store.get(f"{out}/{pointer['versions'][0]['prefix']}/_manifest.json"))
