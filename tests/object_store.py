@@ -323,7 +323,7 @@ class ObjectStore:
         return content
 
     def list_keys(self, prefix: str) -> list[str]:
-        return sorted(key for key in self.backend.get_bucket("shop").keys if key.startswith(prefix))
+        return sorted(key for key in list(self.backend.get_bucket("shop").keys) if key.startswith(prefix))
 
     def close(self) -> None:
         self.proxy.close()

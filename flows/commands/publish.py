@@ -16,7 +16,6 @@ from flows.run.announcements import send_waiting
 from tasks.core.strict_json import JsonObject
 from tasks.core.wings import need_wing
 from tasks.errors import JobError
-from tasks.storage.output_mirror import address_of
 
 if TYPE_CHECKING:
     from tasks.gate.question import Answer, Question
@@ -118,6 +117,8 @@ def _somebody() -> str:
 
 
 def _busy(question: Question) -> JobError:
+    from tasks.storage.output_mirror import address_of
+
     what = f"a run is working on {question.batch_text}"
     do = "wait for it to end, then try again"
     return JobError(what, where=address_of(question.output), do=do)

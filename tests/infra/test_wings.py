@@ -32,23 +32,41 @@ def copy_checkout(to: Path) -> Path:
     return to
 
 
+class Answers:
+    """What became of the job without each wing; half of the wings are tried when the first of them is asked for."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root = root
+        self._folder = folder
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, wing: str) -> dict[str, Any]:
+        if wing not in self._known:
+            wings = [*WINGS]
+            half = len(wings) // 2
+            self._try(wings[:half] if wing in wings[:half] else wings[half:])
+        return self._known[wing]
+
+    def _try(self, wings: list[str]) -> None:
+        command = [sys.executable, "-m", "tests.infra.without_wings", str(self._root), str(self._folder), *wings]
+        variables = {
+            **os.environ,
+            "PYTHONPATH": f"{self._root}{os.pathsep}{self._root / 'flows/public'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        done = subprocess.run(command, cwd=self._root, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        self._known |= {line.pop("wing"): line for line in lines}
+
+
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> dict[str, dict[str, Any]]:
-    """What became of the job without each wing."""
+def answers(tmp_path_factory: pytest.TempPathFactory, prefect_server: Any) -> Answers:
     root = copy_checkout(tmp_path_factory.mktemp("house"))
     folder = tmp_path_factory.mktemp("outputs")
     (folder / "job.yaml").write_text(JOB)
     make_sample("toy", folder / "data", 1000)
-    command = [sys.executable, "-m", "tests.infra.without_wings", str(root), str(folder), *WINGS]
-    variables = {
-        **os.environ,
-        "PYTHONPATH": f"{root}{os.pathsep}{root / 'flows/public'}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {line.pop("wing"): line for line in lines}
+    return Answers(root, folder)
 
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("house")]
@@ -56,7 +74,7 @@ pytestmark = [pytest.mark.system, pytest.mark.xdist_group("house")]
 
 @pytest.mark.promise("Each can be taken away", "tasks/README.md#wings")
 @pytest.mark.parametrize("wing", WINGS)
-def test_a_job_runs_without_a_wing(answers: dict[str, dict[str, Any]], wing: str) -> None:
+def test_a_job_runs_without_a_wing(answers: Answers, wing: str) -> None:
     answer = answers[wing]
     assert "error" not in answer, answer["error"]
     assert answer["status"] == 0, answer["output"]
@@ -66,9 +84,7 @@ def test_a_job_runs_without_a_wing(answers: dict[str, dict[str, Any]], wing: str
 
 
 @pytest.mark.parametrize("wing", WINGS)
-def test_what_belongs_to_a_wing_that_is_not_there_is_one_clear_error(
-    answers: dict[str, dict[str, Any]], wing: str
-) -> None:
+def test_what_belongs_to_a_wing_that_is_not_there_is_one_clear_error(answers: Answers, wing: str) -> None:
     answer = answers[wing]
     keys = [key for key, folder in KEYS.items() if folder == wing]
     why = f"its folder {wing} was left out"
