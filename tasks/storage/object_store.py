@@ -149,7 +149,7 @@ class ObjectStore:
         return cut_ranges(inside, spans, fetched)
 
     def put_if_absent(self, path: str, content: bytes) -> File:
-        return self._put(path, content, lambda: "create", "the file exists")
+        return self._put(path, content, lambda: "create", "the file exists", creates=True)
 
     def put_if_unchanged(self, path: str, content: bytes, version: str) -> File:
         why = f"its version is not {version} any more"
@@ -164,7 +164,7 @@ class ObjectStore:
             raise make_conflict_error(path, why)
         return {"e_tag": now["e_tag"], "version": now["version"]}
 
-    def _put(self, path: str, content: bytes, make_mode: Callable[[], Any], why: str) -> File:
+    def _put(self, path: str, content: bytes, make_mode: Callable[[], Any], why: str, creates: bool = False) -> File:
         import obstore
 
         _, key = _split(path)
@@ -175,7 +175,7 @@ class ObjectStore:
                 written = obstore.put(self._store, key, content, mode=mode, use_multipart=False)
                 return File(path, len(content), 0, version=_version(written))
         except (ConflictError, MissingFileError) as error:
-            if mode == "create" and isinstance(error, MissingFileError):
+            if creates and isinstance(error, MissingFileError):
                 raise make_no_bucket_error(path) from None
             # The answer to a put may be lost: the client's next try then meets what it wrote itself.
             with self._failures(path):

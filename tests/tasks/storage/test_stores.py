@@ -505,3 +505,16 @@ def test_links_to_folders_and_in_a_circle_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "out/nowhere").symlink_to("none")
     (tmp_path / "out/file").symlink_to("a/b.csv")
     assert place.names() == ["a/b.csv", "file"]
+
+
+@pytest.mark.system
+def test_a_put_is_refused_where_the_version_is_another_before_it_is_sent(gcs_double: Any) -> None:
+    """Google's conditions are generations: whoever has the ETag asks for them first."""
+    store = open_store("gs://shop/notes", gcs_double.options)
+    first = store.put_if_absent("gs://shop/notes/a", b"one")
+    store.put_if_unchanged("gs://shop/notes/a", b"two", first.version)
+    with pytest.raises(ConflictError, match="another writer was faster"):
+        store.put_if_unchanged("gs://shop/notes/a", b"three", first.version)
+    with pytest.raises(ConflictError, match="another writer was faster"):
+        store.put_if_unchanged("gs://shop/notes/none", b"three", first.version)
+    assert store.read("gs://shop/notes/a")[1] == b"two"
