@@ -122,6 +122,12 @@ class CachedCopies:
             os.close(descriptor)
 
 
+def find_cache_folder(name: str) -> Path:
+    """A folder of this user for copies of one kind."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "rowmill" / name
+
+
 def make_key(*facts: object) -> str:
     """The name of a copy by what identifies it."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]

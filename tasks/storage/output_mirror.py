@@ -34,6 +34,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.errors import DataError, GiveUpError, JobError, RowmillError, TransientError
 from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
+from tasks.storage.cached_copies import find_cache_folder
 from tasks.storage.cloud_options import kind_of
 from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.object_store import full_url
@@ -141,11 +142,18 @@ class OutputMirror:
 
     def pull(self) -> None:
         """Make the mirror equal to what is published."""
+        self._read_pointer()
+        self._fill()
+
+    def _read_pointer(self) -> None:
         read = read_pointer(self.store, self.url)
         if read is None:
             self._refuse_copied_output()
             self.store.list_folder(self.url)  # an error where the bucket is missing
         self._pointer, self._written = read or (Pointer(0), None)
+
+    def _fill(self) -> None:
+        """Make the mirror equal to what the pointer names."""
         self._write_address()
         for entry in self._pointer.versions:
             self._refresh(entry)
@@ -302,14 +310,12 @@ class OutputMirror:
         """
         name = self._choose_name() if is_version else ""
         uploads = self._begin_uploads(name, work)
-        uploads.upload_all(new)
+        uploaded = uploads.upload_all(new)
         entry = Entry(name, uploads.prefix)
         self._write_pointer(self._sweep().with_version(entry, until))
-        listed = uploads.list_files()
-        self._write_objects(name, new, listed)
-        for path in listed:
-            if path not in choose_notes(listed):
-                (new / path).unlink(missing_ok=True)
+        self._write_objects(name, new, uploaded)
+        for path in uploaded.keys() - set(choose_notes(uploaded)):
+            (new / path).unlink(missing_ok=True)
         (work / UPLOADS).unlink(missing_ok=True)
         return name
 
@@ -388,12 +394,9 @@ class OutputMirror:
         self._heart = heart
         self.owner = str(owner["id"])
         try:
-            read = read_pointer(self.store, self.url)
-            if read is None:
-                self._refuse_copied_output()
-            self._pointer, self._written = read or (Pointer(0), None)
+            self._read_pointer()
             self._write_pointer(replace(self._pointer, generation=self._pointer.generation + 1))
-            self.pull()
+            self._fill()
             yield
         finally:
             heart.release()
@@ -550,8 +553,11 @@ class _Uploads:
         self.prefix = f"{name}-{uuid.uuid4().hex[:8]}"
         self._note.write_text(json.dumps([self._root, self.prefix]) + "\n")
 
-    def upload_all(self, folder: Path) -> None:
-        """Upload every file of a folder that is not there yet, manifests last; delete what is there besides."""
+    def upload_all(self, folder: Path) -> dict[str, File]:
+        """Upload every file of a folder that is not there yet, manifests last; delete what is there besides.
+
+        Returns the files that are there then, by their paths in the folder.
+        """
         files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         there = self.list_files()
         manifests = [name for name in files if _base(name) == MANIFEST]
@@ -559,8 +565,10 @@ class _Uploads:
         for names in (others, manifests):
             missing = [name for name in names if not self._is_there(folder / name, name, there.get(name))]
             with ThreadPoolExecutor(AT_ONCE) as threads:
-                list(threads.map(lambda name: self.upload(folder / name, name), missing))
-        self._store.delete([file.path for name, file in there.items() if name not in set(files)])
+                uploaded = threads.map(lambda name: self.upload(folder / name, name), missing)
+                there |= zip(missing, uploaded, strict=True)
+        self._store.delete([there.pop(name).path for name in there.keys() - set(files)])
+        return there
 
     def follow(self, new: Path, notes: Path, stop: threading.Event) -> None:
         """Upload parts that are noted until `stop`. What fails is tried again when the output is published."""
@@ -589,7 +597,7 @@ class _Uploads:
         status = path.stat()
         return self._known.get(name, [])[:2] == [status.st_size, status.st_mtime_ns]
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload(self, path: Path, name: str) -> File:
         status = path.stat()
         file = self._store.upload(path, f"{self._root}/{self.prefix}/{name}")
         if file.size != status.st_size:
@@ -597,6 +605,7 @@ class _Uploads:
         with self._lock, self._note.open("a") as note:
             self._known[name] = [status.st_size, status.st_mtime_ns, file.version]
             note.write(json.dumps([name, status.st_size, status.st_mtime_ns, file.version]) + "\n")
+        return file
 
     def _is_there(self, path: Path, name: str, file: File | None) -> bool:
         """Whether a local file was uploaded as it is, and lies there as it was uploaded."""
@@ -670,8 +679,7 @@ def check_can_publish(url: str) -> None:
 
 def find_mirrors() -> Path:
     """The folder of all mirrors of this user."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(caches).expanduser().resolve() / "rowmill" / "outputs"
+    return find_cache_folder("outputs").resolve()
 
 
 def address_of(path: str | os.PathLike[str]) -> str:

@@ -20,7 +20,14 @@ from tasks.core.plan import File
 from tasks.errors import DataError, RowmillError, few, rewrite_error
 from tasks.storage.allowed_roots import check_path, is_local, open_allowed_path
 from tasks.storage.atomic import partial_file
-from tasks.storage.cached_copies import CachedCopies, CopyInUse, copy_file, describe_version, make_key
+from tasks.storage.cached_copies import (
+    CachedCopies,
+    CopyInUse,
+    copy_file,
+    describe_version,
+    find_cache_folder,
+    make_key,
+)
 from tasks.storage.credentials import storage
 from tasks.storage.files import local_folder
 from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
@@ -272,7 +279,7 @@ def _fetch(store: Store, root: str, listing: _Listing) -> Path:
 
     key = make_key(root, listing.latest, sorted(describe_version(file) for file in files.values()))
     if key not in _in_use or not _in_use[key].path.exists():
-        copies = CachedCopies(_find_cache_folder(), LIMIT)
+        copies = CachedCopies(find_cache_folder("published"), LIMIT)
         _in_use[key] = copies.fetch(key, sum(file.size for file in files.values()), write)
     return _in_use[key].path
 
@@ -282,8 +289,3 @@ def fetch_file(store: Store, file: File, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with partial_file(target) as partial:
         copy_file(store, file, partial)
-
-
-def _find_cache_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(caches).expanduser() / "rowmill" / "published"

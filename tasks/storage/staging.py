@@ -451,7 +451,7 @@ class Staging:
                 try:
                     yield
                 except Exception:
-                    with log_failure("what changed beside the output is not carried over to %s", self.mirror.url):
+                    with _log_failure("what changed beside the output is not carried over to %s", self.mirror.url):
                         self._push_mirror(self.mirror)
                     raise
                 self._push_mirror(self.mirror)
@@ -528,7 +528,7 @@ class Staging:
 
 
 @contextmanager
-def log_failure(text: str, *arguments: object) -> Iterator[None]:
+def _log_failure(text: str, *arguments: object) -> Iterator[None]:
     """Log an error of the block as a warning and go on: another error is on its way already."""
     try:
         yield

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -93,14 +94,14 @@ def runs(tmp_path: Path, object_store: ObjectStore) -> Iterator[Runs]:
         made.process.stdin.close()
 
 
-def stop_at_put(pid: list[int], name: str) -> Callable[[Request], Any]:
+def stop_at_put(pid: Future[int], name: str) -> Callable[[Request], Any]:
     """Stops a process at its first put of an object, as a host that hangs."""
     done: list[Request] = []
 
     def choose(request: Request) -> None:
         if request.kind == "put" and name in request.path and not done:
             done.append(request)
-            os.kill(pid[0], signal.SIGSTOP)
+            os.kill(pid.result(), signal.SIGSTOP)
 
     return choose
 
@@ -129,19 +130,19 @@ def test_a_kill_leaves_the_versions_before_it_or_one_more(
     while True:
         number += 1
         seen: list[Request] = []
-        running: list[int] = []
+        running: Future[int] = Future()
 
         def kill(request: Request) -> Any:
             if request.path.startswith(f"/shop/{out}") and request.kind not in ("get", "head", "list"):
                 seen.append(request)  # noqa: B023
                 if len(seen) == number:  # noqa: B023
-                    os.kill(running[0], signal.SIGKILL)  # noqa: B023
+                    os.kill(running.result(), signal.SIGKILL)  # noqa: B023
                     return fault
             return None
 
         with object_store.proxy.failing(kill):
-            running.append(runs.start(out, number))
-            code = runs.wait(running[0])
+            running.set_result(runs.start(out, number))
+            code = runs.wait(running.result())
         now = list_whole_versions(object_store, out)
         assert now[: len(published)] == published
         assert len(now) <= len(published) + 1
@@ -157,10 +158,10 @@ def test_a_run_that_stood_still_publishes_nothing_once_another_has_the_lock(
     runs: Runs, object_store: ObjectStore
 ) -> None:
     out = "outputs/stopped"
-    pid: list[int] = []
+    pid: Future[int] = Future()
     with object_store.proxy.failing(stop_at_put(pid, "part-00000")):
         first = runs.start(out, 1)
-        pid.append(first)
+        pid.set_result(first)
         until = time.monotonic() + 60
         while Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             assert time.monotonic() < until
