@@ -601,7 +601,10 @@ class Output(Section):
     files_per_worker: int | None = Field(None, ge=1, description="in place of files: number of files per worker")
     rows_per_file: int | None = Field(None, ge=1, description="in place of files: rows of each file but the last")
     format: Literal["parquet", "arrow", "csv", "orc"] = Field("parquet", description="format of the files")
-    compression: Literal["snappy", "zstd", "lz4", "gzip", "none"] = Field("snappy", description="codec of the files")
+    compression: Literal["auto", "snappy", "zstd", "lz4", "gzip", "none"] = Field(
+        "auto",
+        description="codec of the files; auto: that of each column by what it saves",
+    )
     row_group_size: int | None = Field(None, ge=1, description="rows; 1,000,000 on the CPU, 4,000,000 with cuDF")
     partition_on: list[str] = Field([], description="columns whose values name folders: country=DE/part-00000.parquet")
     on_existing: Literal["fail", "replace", "version"] = Field(
@@ -649,7 +652,7 @@ class Output(Section):
             raise ValueError(f"shuffle_groups belongs to shuffle: worker; {self.shuffle} would not look at it")
         if self.row_group_size is not None and self.format in ("csv", "orc"):
             raise ValueError(f"row_group_size belongs to format: parquet or arrow, not to {self.format}")
-        if self.compression not in ("snappy", "none", *COMPRESSED[self.format]):
+        if self.compression not in ("auto", "snappy", "none", *COMPRESSED[self.format]):
             known = " or ".join(COMPRESSED[self.format])
             why = f"are compressed with {known}, or not at all" if known else "are never compressed"
             raise ValueError(f"files of format: {self.format} {why}: compression {self.compression} has no effect")

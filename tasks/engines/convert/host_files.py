@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
@@ -19,16 +21,27 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.core.settings import Output
+from tasks.engines.convert.encodings import LEAST_SAVING, choose_encoding
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
-FAST_CODECS = ("snappy", "lz4")  # users choose them for speed
-LEAST_SAVING = 1 / 8  # of the bytes of a column: a fast codec that saves less costs more time than it is worth
+ENCODINGS = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}  # as PyArrow names those that are not plain
+AUTO = "auto"  # each column of a Parquet file has a codec of its own
+AUTO_CODEC = "snappy"  # that of the columns that it makes smaller
 # The sample that shows the saving: its rows, and the slices of the row group from which they are taken.
 SAMPLE_ROWS = 1 << 16
 SAMPLE_SLICES = 8
 MIN_ROWS_TO_SAMPLE = 4 * SAMPLE_ROWS
+
+
+@dataclass(frozen=True)
+class ParquetOptions:
+    """How the columns of a file are stored: codecs, columns with dictionaries, encodings of other columns."""
+
+    codecs: str | dict[str, str]
+    dictionaries: list[str]
+    encodings: dict[str, str]
 
 
 class OutputSpec(Protocol):
@@ -116,7 +129,7 @@ def write_runs(tables: Iterator[pa.Table], path: str, spec: OutputSpec) -> None:
     of `run_unit`.
     """
     table = _next_converted(tables, spec)
-    with _open_writer(path, spec, column_codecs(table, spec)) as append:
+    with _open_writer(path, spec, choose_options(table, spec)) as append:
         while table is not None:
             append(table)
             del table  # free its memory before the next table
@@ -131,29 +144,80 @@ def _next_converted(tables: Iterator[pa.Table], spec: OutputSpec) -> pa.Table | 
     return stored.replace_schema_metadata(make_file_metadata(spec.schema))
 
 
-def column_codecs(table: pa.Table | None, spec: OutputSpec) -> str | dict[str, str]:
-    """Choose the codec of all columns of a file that begins with this table, or, after a sample, that of each column.
+def choose_options(table: pa.Table | None, spec: OutputSpec) -> ParquetOptions:
+    """Choose how the columns of a file that begins with this table are stored.
 
-    Users choose snappy and lz4 for speed. A column of which they save less than an eighth, such as random numbers, is
-    stored uncompressed: that is faster to write and to read. A sample of the first row group decides, so the number of
-    tables does not matter. Only Parquet files of many rows with a fast codec are sampled.
+    The first row group decides, so the number of tables does not matter.
     """
-    output = spec.output
-    codec = str(spec.output.compression)
-    rows = min(table.num_rows, run_unit(spec)) if table is not None else 0
-    if table is None or output.format != "parquet" or codec not in FAST_CODECS or rows < MIN_ROWS_TO_SAMPLE:
-        return codec
-    starts = [rows // SAMPLE_SLICES * number for number in range(SAMPLE_SLICES)]
-    sample = pa.concat_tables([table.slice(start, SAMPLE_ROWS // SAMPLE_SLICES) for start in starts])
+    codec = resolve_codec(spec.output)
+    if table is None or spec.output.format != "parquet":
+        return ParquetOptions(codec, spec.dictionary_columns, {})
+    group = table.slice(0, run_unit(spec))
+    chosen = {name: _choose_column_encoding(group[name], codec) for name in group.column_names}
+    dictionaries = [
+        name
+        for name in group.column_names
+        if chosen[name] == "dictionary" or (chosen[name] is None and name in spec.dictionary_columns)
+    ]
+    encodings = {name: ENCODINGS[encoding] for name, encoding in chosen.items() if encoding in ENCODINGS}
+    options = ParquetOptions(codec, dictionaries, encodings)
+    if spec.output.compression != AUTO or group.num_rows < MIN_ROWS_TO_SAMPLE:
+        return options
+    return replace(options, codecs=_choose_column_codecs(group, options))
+
+
+def resolve_codec(output: Output) -> str:
+    """Return the codec of the files; with `auto` that of the columns for which it is worth its time."""
+    return AUTO_CODEC if output.compression == AUTO else str(output.compression)
+
+
+def _choose_column_encoding(values: pa.ChunkedArray, codec: str) -> str | None:
+    """Choose the encoding of a column; None if it is neither a number nor a time."""
+    dtype = values.type
+    if pa.types.is_float32(dtype) or pa.types.is_float64(dtype):
+        return "split" if codec == "zstd" else "plain"  # zstd finds that the bytes of exponents are alike
+    if not (pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
+        return None
+    width = 8 if dtype.bit_width == 64 else 4  # bytes in Parquet
+    numbers = values.cast(pa.int32() if pa.types.is_date32(dtype) else pa.int64()) if _is_time(dtype) else values
+    extremes = pc.min_max(numbers)
+    low = extremes["min"].as_py()
+    high = extremes["max"].as_py()
+    return "plain" if low is None else choose_encoding(len(values) - values.null_count, low, high, width)
+
+
+def _is_time(dtype: pa.DataType) -> bool:
+    return pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)
+
+
+def _choose_column_codecs(group: pa.Table, options: ParquetOptions) -> dict[str, str]:
+    """Choose the codec of each column of a row group by a sample: "none" where the codec saves less than an eighth.
+
+    Random numbers, for example, are faster to write and to read as they are.
+    """
+    starts = [group.num_rows // SAMPLE_SLICES * number for number in range(SAMPLE_SLICES)]
+    sample = pa.concat_tables([group.slice(start, SAMPLE_ROWS // SAMPLE_SLICES) for start in starts])
     sink = pa.BufferOutputStream()
-    pq.write_table(sample, sink, compression=codec, use_dictionary=spec.dictionary_columns)
-    group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
-    columns = [group.column(number) for number in range(group.num_columns)]
+    with _open_parquet(sink, sample.schema, options) as file:
+        file.write_table(sample)
+    written = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
     codecs = {}
-    for column in columns:
-        is_worthwhile = column.total_compressed_size <= (1 - LEAST_SAVING) * column.total_uncompressed_size
-        codecs[column.path_in_schema] = codec if is_worthwhile else "none"
+    for column in (written.column(number) for number in range(written.num_columns)):
+        saved = column.total_uncompressed_size - column.total_compressed_size
+        is_worthwhile = LEAST_SAVING * saved >= column.total_uncompressed_size
+        codecs[column.path_in_schema] = AUTO_CODEC if is_worthwhile else "none"
     return codecs
+
+
+def _open_parquet(target: str | pa.NativeFile, schema: pa.Schema, options: ParquetOptions) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        target,
+        schema,
+        compression=options.codecs,
+        use_dictionary=options.dictionaries,
+        column_encoding=options.encodings or None,
+        store_schema=True,
+    )
 
 
 def run_unit(spec: OutputSpec) -> int:
@@ -175,19 +239,18 @@ def _append_lines(file: pacsv.CSVWriter, table: pa.Table) -> None:
 
 
 @contextmanager
-def _open_writer(path: str, spec: OutputSpec, codecs: str | dict[str, str]) -> Iterator[Callable[[pa.Table], None]]:
+def _open_writer(path: str, spec: OutputSpec, options: ParquetOptions) -> Iterator[Callable[[pa.Table], None]]:
     """Open a new file in the format and compression of the output; yield the function that appends a table."""
     output = spec.output
     schema = file_schema(spec)
     rows = output.row_group_size or ROW_GROUP
-    codec = output.compression
+    codec = resolve_codec(output)
     if output.format == "parquet":
-        encoded = spec.dictionary_columns
-        with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=encoded, store_schema=True) as file:
+        with _open_parquet(path, schema, options) as file:
             yield lambda table: file.write_table(table, row_group_size=rows)
     elif output.format == "arrow":
-        options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
-        with pa.ipc.new_file(path, schema, options=options) as file:
+        arrow_options = pa.ipc.IpcWriteOptions(compression=codec if codec in ("zstd", "lz4") else None)
+        with pa.ipc.new_file(path, schema, options=arrow_options) as file:
             yield lambda table: _append_batches(file, table, rows)
     elif output.format == "csv":
         with pacsv.CSVWriter(path, schema) as file:

@@ -1,0 +1,43 @@
+"""How the files of `output.compression: auto` store whole numbers: one rule, in whole numbers, for both engines."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Encoding = Literal["plain", "dictionary", "delta"]
+
+MOST_DICTIONARY_BYTES = 1 << 20  # more is too much for caches of readers, and PyArrow's writer gives such a one up
+DELTA_BLOCK = 128  # deltas that share their least one
+DELTA_MINIBLOCK = 32  # deltas that are stored in as many bits
+LEAST_SAVING = 8  # an eighth of the bytes: what saves less is not worth its time
+
+
+def index_bits(low: int, high: int) -> int:
+    """Compute the bits of an index into a dictionary of all numbers from `low` to `high`; at least one.
+
+    >>> index_bits(0, 0), index_bits(0, 1), index_bits(1, 5)
+    (1, 1, 3)
+    """
+    return max((high - low).bit_length(), 1)
+
+
+def choose_encoding(rows: int, low: int, high: int, width: int) -> Encoding:
+    """Choose how `rows` whole numbers from `low` to `high` are stored; as they are, each takes `width` (4 or 8) bytes.
+
+    A dictionary has all numbers of the range, so that its order is that of the numbers. Differences to the number
+    before have at most one bit more than the range. Both have to save an eighth.
+
+    >>> choose_encoding(1_000_000, 0, 25, 8), choose_encoding(1_000_000, 0, 10**7, 8), choose_encoding(9, 0, 2**62, 8)
+    ('dictionary', 'delta', 'plain')
+    """
+    bits = (high - low).bit_length()
+    sizes: dict[Encoding, int] = {"plain": 8 * width * rows}
+    values = high - low + 1
+    if values * width <= MOST_DICTIONARY_BYTES:
+        sizes["dictionary"] = index_bits(low, high) * rows + 8 * width * values
+    blocks = -(-rows // DELTA_BLOCK)
+    least_delta = bits // 7 + 1  # bytes
+    sizes["delta"] = (bits + 1) * rows + 8 * blocks * (least_delta + DELTA_BLOCK // DELTA_MINIBLOCK)
+    best = min(sizes, key=lambda name: sizes[name])
+    saves = LEAST_SAVING * sizes[best] <= (LEAST_SAVING - 1) * sizes["plain"]
+    return best if saves else "plain"
