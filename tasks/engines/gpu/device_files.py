@@ -21,9 +21,10 @@ from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import leaf_type
 from tasks.core.plan import EXPLODED, File, Partition, Piece, Plan, rows_together
 from tasks.core.schema import Schema, make_file_metadata
-from tasks.engines.convert import host_files
+from tasks.engines.convert import host_files, parquet_layout
 from tasks.engines.convert.gpu_types import mark_of
 from tasks.engines.convert.host_files import OutputSpec
+from tasks.engines.convert.parquet_layout import Chunk
 from tasks.engines.gpu.columns import (
     DATE,
     DECIMALS,
@@ -36,8 +37,10 @@ from tasks.engines.gpu.columns import (
     host_as,
     renumber_rows,
 )
+from tasks.engines.gpu.kernels import pinned_copies
 from tasks.engines.gpu.kernels.column_arrays import Column
 from tasks.engines.gpu.order import OrderedRows
+from tasks.engines.gpu.parquet_encoder import encode_table, is_encodable
 from tasks.storage.checksum import DigestedFile
 from tasks.storage.files import open_planned_path
 
@@ -45,12 +48,12 @@ ROW_GROUP = 4_000_000
 SMALLEST_ROW_GROUP = 5_000  # that cuDF writes
 UNLIMITED_BYTES = 1 << 40  # of a row group: its rows decide, however wide they are
 # cuDF fills dictionaries by a hash table from many threads, and pads delta encodings with uninitialized memory: the
-# same rows would give other bytes each time. Plain values under snappy are always the same, and not slower.
+# same rows would give other bytes each time. Plain values are always the same.
 DICTIONARIES = plc.io.types.DictionaryPolicy.NEVER
 # Least and greatest value and nulls of each row group, by which readers, and tables of Iceberg, leave out what a filter
 # does not need. Those of pages take more space and are seldom read.
 STATISTICS = plc.io.types.StatisticsFreq.STATISTICS_ROWGROUP
-CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
+CODECS = {"auto": "SNAPPY", "snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 
 OPEN_FILES = 256  # of one call of the reader: often a process may open only 1,024
 # One call of cuDF's reader: files, the row groups of each, rows skipped, rows taken (-1: all rows of the row groups).
@@ -197,6 +200,8 @@ def _to_host_array(values: Column, wanted: pa.DataType) -> pa.Array:
 
 def write_file(table: cudf.DataFrame | Mapping[str, Column], path: str, spec: OutputSpec) -> str | None:
     """Write a table as one file in the format of the section `output`; return its digest if it is known."""
+    if _is_encoded_here(spec):
+        return _write_encoded(iter([table]), path, spec)
     if _on_device(spec):
         return _write_parquet(_to_stored_table(table, spec.schema), path, spec)
     host_files.write_file(host_columns(table, spec.schema), path, spec)
@@ -212,6 +217,8 @@ def write_runs(tables: Iterator[cudf.DataFrame], path: str, spec: OutputSpec) ->
     if not _on_device(spec):
         host_files.write_runs((host_columns(table, spec.schema) for table in tables), path, spec)
         return None
+    if _is_encoded_here(spec):
+        return _write_encoded(tables, path, spec)
     writer = None
     with DigestedFile(path) as file:
         sink = plc.io.SinkInfo([file])  # must outlive the writer, which writes through it but does not keep it alive
@@ -235,6 +242,8 @@ def run_unit(spec: OutputSpec) -> int:
     """
     if not _on_device(spec):
         return host_files.run_unit(spec)
+    if _is_encoded_here(spec):
+        return spec.output.row_group_size or ROW_GROUP
     unzoned = any(pa.types.is_timestamp(c.leaf) and c.leaf.tz is None for c in spec.schema.columns)
     return 0 if unzoned else spec.output.row_group_size or ROW_GROUP
 
@@ -272,6 +281,30 @@ def _on_device(spec: OutputSpec) -> bool:
     return possible and not has_fixed_size_lists and output.compression in CODECS and _are_types_writable(spec.schema)
 
 
+def _is_encoded_here(spec: OutputSpec) -> bool:
+    """Say whether the file is encoded by `parquet_encoder`: without a codec, and of columns that it knows."""
+    has_codec = spec.output.compression not in ("auto", "none")
+    return not has_codec and _on_device(spec) and all(is_encodable(c.dtype) for c in spec.schema.columns)
+
+
+def _write_encoded(tables: Iterator[cudf.DataFrame | Mapping[str, Column]], path: str, spec: OutputSpec) -> str:
+    """Write tables one after another as one file that is encoded here; return its digest."""
+    row_groups: list[list[Chunk]] = []
+    with DigestedFile(path) as file:
+        file.write(parquet_layout.MAGIC)
+        while (table := next(tables, None)) is not None:
+            stored = _to_stored_table(table, spec.schema)
+            del table  # free its memory before the next one
+            content, encoded = encode_table(stored, spec.output.row_group_size or ROW_GROUP)
+            del stored
+            start = file.tell()
+            row_groups += [[chunk.moved(start) for chunk in chunks] for chunks in encoded]
+            for piece in pinned_copies.copy_pieces(content):
+                file.write(piece)
+        file.write(parquet_layout.make_footer(host_files.file_schema(spec), row_groups))
+    return file.finish()
+
+
 def _to_stored_table(table: cudf.DataFrame | Mapping[str, Column], schema: Schema) -> plc.Table:
     """Convert the columns of the schema to its types, as libcudf writes them."""
     return plc.Table([_to_stored_column(table, name, column.dtype) for name, column in schema.items()])
@@ -293,7 +326,7 @@ def _open_writer(first: plc.Table, sink: plc.io.SinkInfo, spec: OutputSpec) -> p
     output = spec.output
     options = (
         plc.io.parquet.ChunkedParquetWriterOptions.builder(sink)
-        .metadata(_make_metadata(first, schema))
+        .metadata(_make_metadata(first, spec))
         .key_value_metadata([_make_key_values(schema)])
         .compression(plc.io.types.CompressionType[CODECS[output.compression]])
         .stats_level(STATISTICS)
@@ -340,7 +373,7 @@ def _write_parquet(table: plc.Table, path: str, spec: OutputSpec) -> str:
     builder = plc.io.parquet.ParquetWriterOptions.builder(plc.io.SinkInfo([file]), table)
     zoned = any(getattr(c.leaf, "tz", None) is not None for c in schema.columns)
     options = (
-        builder.metadata(_make_metadata(table, schema))
+        builder.metadata(_make_metadata(table, spec))
         .key_value_metadata([_make_key_values(schema)])
         .compression(plc.io.types.CompressionType[CODECS[output.compression]])
         .stats_level(STATISTICS)
@@ -356,9 +389,9 @@ def _write_parquet(table: plc.Table, path: str, spec: OutputSpec) -> str:
     return file.finish()
 
 
-def _make_metadata(table: plc.Table, schema: Schema) -> plc.io.types.TableInputMetadata:
+def _make_metadata(table: plc.Table, spec: OutputSpec) -> plc.io.types.TableInputMetadata:
     metadata = plc.io.types.TableInputMetadata(table)
-    for column_metadata, field in zip(metadata.column_metadata, schema.columns, strict=True):
+    for column_metadata, field in zip(metadata.column_metadata, spec.schema.columns, strict=True):
         column_metadata.set_name(field.name).set_nullability(True)
         leaf = column_metadata
         wanted = field.dtype
@@ -366,6 +399,8 @@ def _make_metadata(table: plc.Table, schema: Schema) -> plc.io.types.TableInputM
             leaf = leaf.child(1)
             wanted = wanted.value_type
             leaf.set_name("element").set_nullability(True)
+        if spec.output.compression == "zstd" and pa.types.is_floating(field.dtype):
+            leaf.set_encoding(plc.io.types.ColumnEncoding.BYTE_STREAM_SPLIT)
         if pa.types.is_decimal(wanted):
             leaf.set_decimal_precision(wanted.precision)
     return metadata

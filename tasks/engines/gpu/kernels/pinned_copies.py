@@ -50,6 +50,20 @@ def bytes_to_host(pointer: int, nbytes: int) -> np.ndarray:
     return on_host
 
 
+def copy_pieces(values: cupy.ndarray) -> Iterator[memoryview]:
+    """Copy the bytes of an array piece by piece to the host; each piece is valid until the next one is taken."""
+    runtime = cupy.cuda.runtime
+    stream = cupy.cuda.get_current_stream()
+    with _stage() as stage:
+        for start in range(0, values.nbytes, STAGE):
+            nbytes = min(STAGE, values.nbytes - start)
+            runtime.memcpyAsync(
+                stage.ctypes.data, values.data.ptr + start, nbytes, runtime.memcpyDeviceToHost, stream.ptr
+            )
+            stream.synchronize()
+            yield memoryview(stage)[:nbytes]
+
+
 def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
     """One array on the device with the bytes of all parts, one part after another."""
     runtime = cupy.cuda.runtime
