@@ -23,6 +23,7 @@ from tasks.engines.convert.thrift import (
     Struct,
     decode_struct,
     encode_number,
+    encode_signed,
     encode_struct,
 )
 
@@ -68,9 +69,25 @@ class Chunk:
 
 
 def make_data_page_header(nbytes: int, rows: int, encoding: int) -> bytes:
-    """Make the header of a page of so many bytes behind it, which has `rows` values, nulls counted."""
-    data: Struct = {1: (I32, rows), 2: (I32, encoding), 3: (I32, RLE), 4: (I32, RLE)}
-    return encode_struct({1: (I32, DATA_PAGE), 2: (I32, nbytes), 3: (I32, nbytes), 5: (STRUCT, data)})
+    """Make the header of a page of so many bytes behind it, which has `rows` values, nulls counted.
+
+    Put together by hand, since files have many pages.
+
+    >>> decode_struct(make_data_page_header(300, 7, PLAIN)) == {
+    ...     1: (I32, DATA_PAGE), 2: (I32, 300), 3: (I32, 300),
+    ...     5: (STRUCT, {1: (I32, 7), 2: (I32, PLAIN), 3: (I32, RLE), 4: (I32, RLE)}),
+    ... }
+    True
+    """
+    size = encode_signed(nbytes)
+    values = encode_signed(rows)
+    return b"".join((b"\x15\x00\x15", size, b"\x15", size, b"\x2c\x15", values, _DATA_PAGE_ENDS[encoding]))
+
+
+_DATA_PAGE_ENDS = {
+    encoding: bytes([0x15, 2 * encoding, 0x15, 2 * RLE, 0x15, 2 * RLE, 0, 0])
+    for encoding in (PLAIN, DELTA_BINARY_PACKED, RLE_DICTIONARY)
+}
 
 
 def make_dictionary_page_header(nbytes: int, values: int) -> bytes:
@@ -79,19 +96,26 @@ def make_dictionary_page_header(nbytes: int, values: int) -> bytes:
     return encode_struct({1: (I32, DICTIONARY_PAGE), 2: (I32, nbytes), 3: (I32, nbytes), 7: (STRUCT, dictionary)})
 
 
-def make_full_levels(rows: int) -> bytes:
-    """Make the definition levels of a page without nulls: one run of ones."""
-    run = encode_number(rows << 1) + b"\x01"
-    return len(run).to_bytes(4, "little") + run
+@lru_cache(maxsize=4096)
+def make_page_head(body: int, rows: int, count: int, encoding: int, index_bits: int) -> tuple[bytes, int, bytes]:
+    """Make what stands before the `body` bytes of the values of a data page, `count` of whose rows are not null.
+
+    It is the header with the beginning of the definition levels; the bytes of a bit for each row, 0 without nulls; and
+    what stands between them and the values, which are indices of so many bits into a dictionary, or not (0).
+    """
+    prefix = bytes([index_bits]) + _make_packed_run_head(count) if index_bits else b""
+    if count == rows:
+        bits = 0
+        run = encode_number(rows << 1) + b"\x01"  # a run of ones
+    else:
+        bits = packed_bytes(rows, 1)
+        run = _make_packed_run_head(rows)
+    levels = (len(run) + bits).to_bytes(4, "little") + run
+    head = make_data_page_header(len(levels) + bits + len(prefix) + body, rows, encoding) + levels
+    return (head, bits, prefix) if bits else (head + prefix, 0, b"")
 
 
-def make_packed_levels_head(rows: int) -> bytes:
-    """Make what stands before the definition levels of a page with nulls, which are a bit for each row."""
-    run = make_packed_run_head(rows)
-    return (len(run) + packed_bytes(rows, 1)).to_bytes(4, "little") + run
-
-
-def make_packed_run_head(values: int) -> bytes:
+def _make_packed_run_head(values: int) -> bytes:
     """Make what stands before a run of numbers of a fixed number of bits, which are stored in eights."""
     return encode_number((values + 7) // 8 << 1 | 1)
 

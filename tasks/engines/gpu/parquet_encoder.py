@@ -1,7 +1,8 @@
 """Encodes tables on the GPU as row groups of Parquet, without a codec and with the same bytes every time.
 
 cuDF's own dictionaries have another order each time, and its delta encodings end in uninitialized memory, so that it
-could only write plain values: half as many bytes again as here.
+could only write plain values: half as many bytes again as here. All columns go through a kernel together, since
+starting one for each takes longer than the work.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import pylibcudf as plc
 from tasks.engines.convert import parquet_layout as layout
 from tasks.engines.convert.encodings import DELTA_BLOCK, DELTA_MINIBLOCK, choose_encoding, index_bits
 from tasks.engines.convert.parquet_layout import Chunk
-from tasks.engines.gpu.kernels.column_arrays import array_of, valid_in
+from tasks.engines.gpu.kernels.column_arrays import DTYPES, valid_in
 from tasks.engines.gpu.kernels.parquet_pages import KINDS, run_kernel
 
 PAGE_ROWS = 1 << 17  # a megabyte of numbers of 64 bits, which readers decode at once
-BOOLEAN = "?"
+BOOLEAN = "b1"
+BYTES = KINDS.index("u1")
 ENCODINGS = {
     "plain": layout.PLAIN,
     "dictionary": layout.RLE_DICTIONARY,
@@ -41,121 +43,135 @@ def is_encodable(dtype: pa.DataType) -> bool:
     )
 
 
-@dataclass
-class _Pages:
-    """The pages of a column in all row groups: for each page its row group, rows, and the values that are not null."""
+@dataclass(frozen=True)
+class _Cut:
+    """How the rows of all columns are cut into pages: for each page its row group, its first row and its rows."""
 
-    kind: str  # of numpy
-    width: int  # bytes of a value in the encoding PLAIN; 0 of booleans
     group: np.ndarray
     start: np.ndarray
     rows: np.ndarray
-    valid: cupy.ndarray | None
+    pages: list[slice]  # of each row group
+
+
+@dataclass
+class _Column:
+    """A column, and for each page its first value and the number of values, which are not null.
+
+    `values` and `valid` own the memory at whose addresses the kernels read.
+    """
+
     values: plc.Column
+    valid: cupy.ndarray | None
+    kind: str  # of numpy
+    cut: _Cut
     first: np.ndarray
     count: np.ndarray
-    low: list[int | None] = field(default_factory=list)  # of each row group; of floats the bits
+    # of each row group; of floats the bits
+    low: list[int | None] = field(default_factory=list)
     high: list[int | None] = field(default_factory=list)
-    encodings: list[str] = field(default_factory=list)  # of each row group
-    deltas: _Deltas | None = None
+    encodings: list[str] = field(default_factory=list)
+    bits: list[int] = field(default_factory=list)  # of an index into its dictionary; 0 without one
 
     @property
-    def data(self) -> object:
-        """The values as kernels take them."""
-        return array_of(self.values)
+    def width(self) -> int:
+        """Bytes of a value in the encoding PLAIN; of booleans in statistics."""
+        return 1 if self.kind == BOOLEAN else max(int(self.kind[1:]), 4)
 
-    @property
-    def kind_number(self) -> np.int32:
-        return np.int32(KINDS.index("u1" if self.kind == BOOLEAN else self.kind))
+    def describe_pages(self, chosen: np.ndarray | slice, *properties: np.ndarray | int) -> np.ndarray:
+        """Describe some of the pages for the kernels."""
+        data = self.values.data()
+        kind = BYTES if self.kind == BOOLEAN else KINDS.index(self.kind)
+        address = 0 if data is None else data.ptr + self.values.offset() * int(self.kind[1:])
+        first = self.first[chosen]
+        return _stack(len(first), address, kind, first, self.count[chosen], *properties)
 
-    @property
-    def is_whole_number(self) -> bool:
-        return self.kind[0] in "iu"
+    def describe_levels(self, chosen: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Describe for `write_packed` which rows are not null."""
+        assert self.valid is not None
+        return _stack(
+            len(chosen), self.valid.data.ptr, BYTES, self.cut.start[chosen], self.cut.rows[chosen], places, 0, 1
+        )
 
 
 @dataclass(frozen=True)
 class _Deltas:
-    """What `measure_deltas` found of the pages `chosen`: by block of deltas, and on the host by page."""
+    """What `measure_deltas` found: by block of deltas on the GPU; the first block of each page, by column, here."""
 
-    chosen: np.ndarray
-    first_block: np.ndarray
+    first_blocks: list[np.ndarray]
     least: cupy.ndarray
     widths: cupy.ndarray
     sizes: cupy.ndarray
     ends: cupy.ndarray
-    heads: cupy.ndarray
 
 
-@dataclass
-class _Placed:
-    """Where what is not values goes to in the file: pieces of bytes, and ranges of numbers that are dictionaries."""
+def _stack(pages: int, *properties: np.ndarray | int) -> np.ndarray:
+    """Make the matrix of the properties of pages; a number is that of all of them."""
+    matrix = np.empty((len(properties), pages), np.int64)
+    for row, values in zip(matrix, properties, strict=True):
+        row[:] = values
+    return matrix
 
-    places: list[int] = field(default_factory=list)
-    pieces: list[bytes] = field(default_factory=list)
 
-    def put(self, place: int, piece: bytes) -> int:
-        """Put a piece at a place; return the place behind it."""
-        self.places.append(place)
-        self.pieces.append(piece)
-        return place + len(piece)
+def _join(matrices: Sequence[np.ndarray], properties: int) -> np.ndarray:
+    return np.concatenate([np.empty((properties, 0), np.int64), *matrices], axis=1)
 
 
 def encode_table(table: plc.Table, rows_of_group: int) -> tuple[cupy.ndarray, list[list[Chunk]]]:
     """Encode a table as row groups; return their bytes, and their chunks with places that count from the first byte."""
-    if not table.num_rows():
+    rows = table.num_rows()
+    if not rows:
         return cupy.empty(0, np.uint8), []
-    edges = list(range(0, table.num_rows(), rows_of_group))
-    stops = [*edges[1:], table.num_rows()]
-    columns = [_cut_into_pages(column, edges, stops) for column in table.columns()]
-    _find_extremes(columns, len(edges))
+    cut = _cut_into_pages(rows, rows_of_group)
+    groups = len(cut.pages)
+    columns = [_make_column(column, cut) for column in table.columns()]
+    _find_extremes(columns, groups)
     for column in columns:
-        _choose_encodings(column, np.subtract(stops, edges))
-    _measure_deltas(columns)
-    return _write_row_groups(columns, len(edges))
+        _choose_encodings(column)
+    deltas, bodies = _measure_bodies(columns)
+    return _write_row_groups(columns, groups, deltas, bodies)
 
 
-def _cut_into_pages(column: plc.Column, edges: list[int], stops: list[int]) -> _Pages:
+def _cut_into_pages(rows: int, rows_of_group: int) -> _Cut:
+    edges = range(0, rows, rows_of_group)
+    starts = [np.arange(edge, min(edge + rows_of_group, rows), PAGE_ROWS) for edge in edges]
+    group = np.repeat(np.arange(len(starts)), [len(pages) for pages in starts])
+    start = np.concatenate(starts)
+    stops = np.minimum(np.asarray(edges)[group] + rows_of_group, rows)
+    ends = np.cumsum([len(pages) for pages in starts]).tolist()
+    pages = [slice(end - len(of_group), end) for end, of_group in zip(ends, starts, strict=True)]
+    return _Cut(group, start, np.minimum(start + PAGE_ROWS, stops) - start, pages)
+
+
+def _make_column(column: plc.Column, cut: _Cut) -> _Column:
     if column.type().id() == plc.TypeId.TIMESTAMP_SECONDS:  # which Parquet lacks
         column = plc.unary.cast(column, plc.DataType(plc.TypeId.TIMESTAMP_MILLISECONDS))
-    starts = [np.arange(low, high, PAGE_ROWS) for low, high in zip(edges, stops, strict=True)]
-    group = np.repeat(np.arange(len(edges)), [len(pages) for pages in starts])
-    start = np.concatenate(starts)
-    rows = np.minimum(start + PAGE_ROWS, np.asarray(stops)[group]) - start
+    dtype = DTYPES[int(column.type().id())]
+    kind = f"{dtype.kind}{dtype.itemsize}"
     valid = valid_in(column)
-    values = column
-    first = start
-    count = rows
-    if valid is not None:
-        ends = cupy.concatenate([cupy.zeros(1, np.int64), cupy.cumsum(valid, dtype=np.int64)])
-        first = cupy.asnumpy(ends[cupy.asarray(start)])
-        count = cupy.asnumpy(ends[cupy.asarray(start + rows)]) - first
-        (values,) = plc.stream_compaction.drop_nulls(plc.Table([column]), [0], 1).columns()
-    kind = _kind_of(values)
-    width = 0 if kind == BOOLEAN else max(int(kind[1:]), 4)
-    return _Pages(kind, width, group, start, rows, valid, values, first, count)
+    if valid is None:
+        return _Column(column, None, kind, cut, cut.start, cut.rows)
+    ends = cupy.concatenate([cupy.zeros(1, np.int64), cupy.cumsum(valid, dtype=np.int64)])
+    first, stop = cupy.asnumpy(ends[cupy.asarray(np.stack([cut.start, cut.start + cut.rows]))])
+    (values,) = plc.stream_compaction.drop_nulls(plc.Table([column]), [0], 1).columns()
+    return _Column(values, valid, kind, cut, first, stop - first)
 
 
-def _kind_of(values: plc.Column) -> str:
-    """Name the type of the stored values: a letter and bytes, BOOLEAN for booleans."""
-    dtype = array_of(values).dtype
-    return BOOLEAN if dtype.kind == "b" else f"{dtype.kind}{dtype.itemsize}"
-
-
-def _find_extremes(columns: Sequence[_Pages], groups: int) -> None:
-    """Find the least and the greatest value of each row group of each column of numbers."""
+def _find_extremes(columns: Sequence[_Column], groups: int) -> None:
+    """Find the least and the greatest value of each row group of each column."""
     bounds = cupy.empty((2, len(columns), groups), np.int64)
     bounds[0] = np.iinfo(np.int64).max
     bounds[1] = np.iinfo(np.int64).min
-    for number, pages in enumerate(columns):
-        properties = [pages.first, pages.count, pages.group]
-        low = bounds[0, number]
-        high = bounds[1, number]
-        run_kernel("find_extremes", properties, pages.data, pages.kind_number, ..., low, high)
-    lows, highs = cupy.asnumpy(bounds)
-    for pages, low_of, high_of in zip(columns, lows.tolist(), highs.tolist(), strict=True):
+    pages = [
+        column.describe_pages(slice(None), column.cut.group + number * groups) for number, column in enumerate(columns)
+    ]
+    run_kernel("find_extremes", _join(pages, 5), bounds[0], bounds[1])
+    lows, highs = cupy.asnumpy(bounds).tolist()
+    for column, low_of, high_of in zip(columns, lows, highs, strict=True):
         has_values = [low <= high for low, high in zip(low_of, high_of, strict=True)]
-        pages.low = [_undo_rank(x, pages.kind) if any_ else None for x, any_ in zip(low_of, has_values, strict=True)]
-        pages.high = [_undo_rank(x, pages.kind) if any_ else None for x, any_ in zip(high_of, has_values, strict=True)]
+        column.low = [_undo_rank(x, column.kind) if any_ else None for x, any_ in zip(low_of, has_values, strict=True)]
+        column.high = [
+            _undo_rank(x, column.kind) if any_ else None for x, any_ in zip(high_of, has_values, strict=True)
+        ]
 
 
 def _undo_rank(rank: int, kind: str) -> int:
@@ -173,61 +189,140 @@ def _undo_rank(rank: int, kind: str) -> int:
     return rank
 
 
-def _choose_encodings(pages: _Pages, rows: np.ndarray) -> None:
-    nulls_of = rows - np.bincount(pages.group, weights=pages.count, minlength=len(rows)).astype(np.int64)
-    for group, (low, high) in enumerate(zip(pages.low, pages.high, strict=True)):
+def _choose_encodings(column: _Column) -> None:
+    """Choose the encoding of each row group of a column."""
+    values = [int(column.count[pages].sum()) for pages in column.cut.pages]
+    is_whole_number = column.kind[0] in "iu"
+    for count, low, high in zip(values, column.low, column.high, strict=True):
         encoding = "plain"
-        if pages.is_whole_number and low is not None and high is not None:
-            encoding = choose_encoding(int(rows[group] - nulls_of[group]), low, high, pages.width)
-        pages.encodings.append(encoding)
+        bits = 0
+        if is_whole_number and low is not None and high is not None:
+            encoding = choose_encoding(count, low, high, column.width)
+            bits = index_bits(low, high) if encoding == "dictionary" else 0
+        column.encodings.append(encoding)
+        column.bits.append(bits)
 
 
-def _measure_deltas(columns: Sequence[_Pages]) -> None:
-    """Measure the bytes of the values of each page."""
-    for pages in columns:
-        is_delta = np.array([encoding == "delta" for encoding in pages.encodings])[pages.group]
-        if not is_delta.any():
-            continue
-        chosen = np.flatnonzero(is_delta)
-        count = pages.count[chosen]
-        blocks = np.maximum(count - 1 + DELTA_BLOCK - 1, 0) // DELTA_BLOCK
-        first_block = np.cumsum(blocks) - blocks
-        total = int(blocks.sum())
-        least = cupy.empty(total, np.int64)
-        widths = cupy.zeros(total * (DELTA_BLOCK // DELTA_MINIBLOCK), np.uint8)
-        sizes = cupy.empty(total, np.int64)
-        heads = cupy.empty(len(chosen), np.int64)
-        properties = [pages.first[chosen], count, first_block]
-        outputs = (least, widths, sizes, heads)
-        run_kernel("measure_deltas", properties, pages.data, pages.kind_number, ..., *outputs)
-        ends = cupy.cumsum(sizes)
-        pages.deltas = _Deltas(chosen, first_block, least, widths, sizes, ends, heads)
+def _pages_in(column: _Column, encoding: str) -> np.ndarray:
+    """The numbers of the pages of a column that have an encoding."""
+    is_chosen = [chosen == encoding for chosen in column.encodings]
+    return np.flatnonzero(np.array(is_chosen)[column.cut.group]) if any(is_chosen) else np.empty(0, np.int64)
 
 
-def _measure_bodies(pages: _Pages) -> np.ndarray:
-    """Compute the bytes of the values of each page, without what stands before them."""
-    eights = (pages.count + 7) // 8
-    if pages.kind == BOOLEAN:
-        return eights  # the last byte of a page is filled with zeros
-    bits = np.array([_bits_of(pages, group) for group in range(len(pages.encodings))])[pages.group]
-    is_packed = np.array([encoding == "dictionary" for encoding in pages.encodings])[pages.group]
-    body = np.where(is_packed, eights * bits, pages.count * pages.width)
-    deltas = pages.deltas
-    if deltas is not None:
-        ends = cupy.concatenate([cupy.zeros(1, np.int64), deltas.ends])
-        edges_of = np.append(deltas.first_block, len(deltas.sizes))
-        at_edges = cupy.asnumpy(ends[cupy.asarray(edges_of)])
-        body[deltas.chosen] = cupy.asnumpy(deltas.heads) + np.diff(at_edges)
-    return body
+def _measure_bodies(columns: Sequence[_Column]) -> tuple[_Deltas, list[np.ndarray]]:
+    """Measure the bytes of the values of each page, without what stands before them."""
+    bodies = [_compute_bodies(column) for column in columns]
+    chosen = [_pages_in(column, "delta") for column in columns]
+    counts = [column.count[pages] for column, pages in zip(columns, chosen, strict=True)]
+    blocks = np.maximum(np.concatenate(counts) - 1 + DELTA_BLOCK - 1, 0) // DELTA_BLOCK
+    edges = np.append(0, np.cumsum(blocks))
+    first_blocks = np.split(edges[:-1], np.cumsum([len(pages) for pages in chosen])[:-1])
+    total = int(edges[-1])
+    least = cupy.empty(total, np.int64)
+    widths = cupy.zeros(total * (DELTA_BLOCK // DELTA_MINIBLOCK), np.uint8)
+    sizes = cupy.empty(total, np.int64)
+    heads = cupy.empty(len(blocks), np.int64)
+    pages = [
+        column.describe_pages(of_column, first)
+        for column, of_column, first in zip(columns, chosen, first_blocks, strict=True)
+    ]
+    run_kernel("measure_deltas", _join(pages, 5), least, widths, sizes, heads)
+    ends = cupy.cumsum(sizes)
+    if len(blocks):
+        sums = cupy.concatenate([cupy.zeros(1, np.int64), ends])
+        found = cupy.asnumpy(cupy.concatenate([sums[cupy.asarray(edges)], heads]))
+        nbytes = np.diff(found[: len(edges)]) + found[len(edges) :]
+        of_columns = np.split(nbytes, np.cumsum([len(of_column) for of_column in chosen])[:-1])
+        for body, of_column, measured in zip(bodies, chosen, of_columns, strict=True):
+            body[of_column] = measured
+    return _Deltas(first_blocks, least, widths, sizes, ends), bodies
 
 
-def _bits_of(pages: _Pages, group: int) -> int:
-    """Return the bits of an index into the dictionary of a row group; 0 without one."""
-    low = pages.low[group]
-    high = pages.high[group]
-    if pages.encodings[group] != "dictionary" or low is None or high is None:
-        return 0
-    return index_bits(low, high)
+def _compute_bodies(column: _Column) -> np.ndarray:
+    """Compute the bytes of the values of each page that is not of deltas."""
+    eights = (column.count + 7) // 8
+    if column.kind == BOOLEAN:
+        return eights  # a bit for each
+    bits = np.array(column.bits)[column.cut.group]
+    return np.where(bits > 0, eights * bits, column.count * column.width)
+
+
+@dataclass
+class _Layout:
+    """Where everything goes to: pieces of bytes, dictionaries as rows of `write_range`, levels and values by page."""
+
+    levels: list[np.ndarray]
+    values: list[np.ndarray]
+    places: list[int] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
+    dictionaries: list[tuple[int, ...]] = field(default_factory=list)
+
+    def put(self, place: int, piece: bytes) -> int:
+        """Put a piece at a place; return the place behind it."""
+        self.places.append(place)
+        self.pieces.append(piece)
+        return place + len(piece)
+
+
+def _write_row_groups(
+    columns: Sequence[_Column], groups: int, deltas: _Deltas, bodies: Sequence[np.ndarray]
+) -> tuple[cupy.ndarray, list[list[Chunk]]]:
+    """Place all pages, and write them into one buffer."""
+    layout_of = _Layout(
+        [np.zeros(len(column.count), np.int64) for column in columns],
+        [np.zeros(len(column.count), np.int64) for column in columns],
+    )
+    chunks: list[list[Chunk]] = []
+    place = 0
+    for group in range(groups):
+        of_group = []
+        for number in range(len(columns)):
+            chunk = _place_chunk(layout_of, columns[number], number, group, bodies[number], place)
+            place += chunk.nbytes
+            of_group.append(chunk)
+        chunks.append(of_group)
+    buffer = cupy.empty(place, np.uint8)
+    _write_pieces(layout_of, buffer)
+    _write_values(columns, layout_of, deltas, buffer)
+    return buffer, chunks
+
+
+def _place_chunk(
+    layout_of: _Layout, column: _Column, number: int, group: int, body_of: np.ndarray, start: int
+) -> Chunk:
+    """Place the dictionary and the pages of a column in a row group, from `start` on."""
+    place = start
+    bits = column.bits[group]
+    low = column.low[group]
+    high = column.high[group]
+    if bits:
+        assert low is not None
+        assert high is not None
+        values = high - low + 1
+        place = layout_of.put(place, layout.make_dictionary_page_header(values * column.width, values))
+        layout_of.dictionaries.append((0, 0, 0, values, place, column.width, _wrap(low)))
+        place += values * column.width
+    data_start = place
+    encoding = ENCODINGS[column.encodings[group]]
+    of_chunk = column.cut.pages[group]
+    rows_of = column.cut.rows[of_chunk].tolist()
+    count_of = column.count[of_chunk].tolist()
+    values_at = []
+    levels_at = []
+    for rows, count, body in zip(rows_of, count_of, body_of[of_chunk].tolist(), strict=True):
+        head, level_bytes, prefix = layout.make_page_head(body, rows, count, encoding, bits)
+        place = layout_of.put(place, head)
+        levels_at.append(place if level_bytes else 0)
+        if level_bytes:
+            place = layout_of.put(place + level_bytes, prefix)
+        values_at.append(place)
+        place += body
+    layout_of.values[number][of_chunk] = values_at
+    layout_of.levels[number][of_chunk] = levels_at
+    rows = sum(rows_of)
+    least = _to_bound(low, column, is_low=True)
+    greatest = _to_bound(high, column, is_low=False)
+    return Chunk(encoding, start, data_start, place - start, rows, rows - sum(count_of), least, greatest)
 
 
 def _wrap(number: int) -> int:
@@ -239,131 +334,54 @@ def _wrap(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _write_row_groups(columns: Sequence[_Pages], groups: int) -> tuple[cupy.ndarray, list[list[Chunk]]]:
-    """Place all pages, and write them into one buffer."""
-    placed = _Placed()
-    dictionaries: list[tuple[int, int, int, int]] = []  # place, values, the first one, bytes of each
-    chunks: list[list[Chunk]] = [[] for _ in range(groups)]
-    bounds = [_describe_bounds(pages) for pages in columns]
-    bodies = [_measure_bodies(pages) for pages in columns]
-    level_places = [np.zeros(len(pages.rows), np.int64) for pages in columns]
-    value_places = [np.zeros(len(pages.rows), np.int64) for pages in columns]
-    pages_of = [np.searchsorted(pages.group, np.arange(groups + 1)) for pages in columns]
-    place = 0
-    for group in range(groups):
-        for number, pages in enumerate(columns):
-            start = place
-            encoding = pages.encodings[group]
-            prefix_bits = _bits_of(pages, group)
-            if prefix_bits:
-                low = pages.low[group]
-                values = pages.high[group] - low + 1
-                place = placed.put(place, layout.make_dictionary_page_header(values * pages.width, values))
-                dictionaries.append((place, values, _wrap(low), pages.width))
-                place += values * pages.width
-            data_start = place
-            low_page, high_page = pages_of[number][group : group + 2]
-            for page in range(low_page, high_page):
-                rows = int(pages.rows[page])
-                count = int(pages.count[page])
-                body = int(bodies[number][page])
-                prefix = bytes([prefix_bits]) + layout.make_packed_run_head(count) if prefix_bits else b""
-                if count == rows:
-                    levels = layout.make_full_levels(rows)
-                    level_bytes = 0
-                else:
-                    levels = layout.make_packed_levels_head(rows)
-                    level_bytes = layout.packed_bytes(rows, 1)
-                nbytes = len(levels) + level_bytes + len(prefix) + body
-                head = layout.make_data_page_header(nbytes, rows, ENCODINGS[encoding]) + levels
-                if not level_bytes:
-                    place = placed.put(place, head + prefix)
-                else:
-                    place = placed.put(place, head)
-                    level_places[number][page] = place
-                    place = placed.put(place + level_bytes, prefix)
-                value_places[number][page] = place
-                place += body
-            of_group = slice(low_page, high_page)
-            total_rows = int(pages.rows[of_group].sum())
-            nulls = total_rows - int(pages.count[of_group].sum())
-            least, greatest = bounds[number][group]
-            nbytes = place - start
-            chunks[group].append(
-                Chunk(ENCODINGS[encoding], start, data_start, nbytes, total_rows, nulls, least, greatest)
-            )
-    buffer = cupy.empty(place, np.uint8)
-    _scatter(placed, buffer)
-    _write_dictionaries(dictionaries, buffer)
-    for pages, levels_at, values_at in zip(columns, level_places, value_places, strict=True):
-        _write_levels(pages, levels_at, buffer)
-        _write_values(pages, values_at, buffer)
-    return buffer, chunks
-
-
-def _describe_bounds(pages: _Pages) -> list[tuple[bytes | None, bytes | None]]:
-    """Describe the least and the greatest value of each row group as Parquet's statistics have them."""
-    return [
-        (None, None) if low is None or high is None else (_to_bound(low, pages, True), _to_bound(high, pages, False))
-        for low, high in zip(pages.low, pages.high, strict=True)
-    ]
-
-
-def _to_bound(number: int, pages: _Pages, is_low: bool) -> bytes:
+def _to_bound(number: int | None, column: _Column, is_low: bool) -> bytes | None:
     """Encode a bound plainly; zero as a bound of floats stands for both zeros, as Parquet wants it."""
-    width = pages.width or 1
-    if pages.kind[0] == "f":
-        minus_zero = 1 << 8 * width - 1
+    if number is None:
+        return None
+    if column.kind[0] == "f":
+        minus_zero = 1 << 8 * column.width - 1
         if number in (0, minus_zero):
             number = minus_zero if is_low else 0
-    return (number & (1 << 8 * width) - 1).to_bytes(width, "little")
+    return (number & (1 << 8 * column.width) - 1).to_bytes(column.width, "little")
 
 
-def _scatter(placed: _Placed, buffer: cupy.ndarray) -> None:
-    sizes = np.array([len(piece) for piece in placed.pieces], dtype=np.int64)
-    pieces = cupy.asarray(np.frombuffer(b"".join(placed.pieces), np.uint8))
-    run_kernel("scatter", [np.cumsum(sizes) - sizes, sizes, np.array(placed.places)], pieces, ..., buffer)
+def _write_pieces(layout_of: _Layout, buffer: cupy.ndarray) -> None:
+    sizes = np.array([len(piece) for piece in layout_of.pieces], dtype=np.int64)
+    pieces = cupy.asarray(np.frombuffer(b"".join(layout_of.pieces), np.uint8))
+    places = np.array(layout_of.places, dtype=np.int64)
+    pages = _stack(len(sizes), pieces.data.ptr, BYTES, np.cumsum(sizes) - sizes, sizes, places)
+    run_kernel("write_bytes", pages, buffer)
+    dictionaries = np.array(layout_of.dictionaries, dtype=np.int64).reshape(-1, 7).T
+    run_kernel("write_range", np.ascontiguousarray(dictionaries), buffer)
 
 
-def _write_dictionaries(dictionaries: Sequence[tuple[int, int, int, int]], buffer: cupy.ndarray) -> None:
-    for width in sorted({width for *_, width in dictionaries}):
-        of_width = np.array([d[:3] for d in dictionaries if d[3] == width], dtype=np.int64)
-        places, values, lows = of_width.T
-        run_kernel("write_range", [np.zeros_like(places), values, places, lows], np.int32(width), ..., buffer)
-
-
-def _write_levels(pages: _Pages, places: np.ndarray, buffer: cupy.ndarray) -> None:
-    """Write which rows are not null, of the pages that have nulls."""
-    chosen = np.flatnonzero(places)
-    if len(chosen) and pages.valid is not None:
-        zeros = np.zeros(len(chosen), np.int64)
-        properties = [pages.start[chosen], pages.rows[chosen], places[chosen], zeros, zeros + 1]
-        run_kernel("write_packed", properties, pages.valid, np.int32(KINDS.index("u1")), ..., buffer)
-
-
-def _write_values(pages: _Pages, places: np.ndarray, buffer: cupy.ndarray) -> None:
-    """Write the values of a column at their places."""
-    if not pages.values.size():
-        return
-    if pages.kind == BOOLEAN:
-        zeros = np.zeros_like(places)
-        properties = [pages.first, pages.count, places, zeros, zeros + 1]
-        run_kernel("write_packed", properties, pages.data, pages.kind_number, ..., buffer)
-        return
-    encoding_of = np.array(pages.encodings)[pages.group]
-    for encoding in sorted(set(pages.encodings)):
-        chosen = np.flatnonzero(encoding_of == encoding)
-        properties = [pages.first[chosen], pages.count[chosen], places[chosen]]
-        arguments = (pages.data, pages.kind_number)
-        if encoding == "plain":
-            run_kernel("write_plain", properties, *arguments, np.int32(pages.width), ..., buffer)
-        elif encoding == "dictionary":
-            lows = np.array([_wrap(low or 0) for low in pages.low])[pages.group[chosen]]
-            bits = np.array([_bits_of(pages, group) for group in range(len(pages.encodings))])
-            run_kernel("write_packed", [*properties, lows, bits[pages.group[chosen]]], *arguments, ..., buffer)
+def _write_values(columns: Sequence[_Column], layout_of: _Layout, deltas: _Deltas, buffer: cupy.ndarray) -> None:
+    """Write the values of all columns, and which rows of them are not null."""
+    plain = []
+    packed = []
+    differences = []
+    for number, column in enumerate(columns):
+        places = layout_of.values[number]
+        levels = layout_of.levels[number]
+        with_nulls = np.flatnonzero(levels)
+        if len(with_nulls):
+            packed.append(column.describe_levels(with_nulls, levels[with_nulls]))
+        chosen = _pages_in(column, "plain")
+        if not len(chosen):
+            pass
+        elif column.kind == BOOLEAN:
+            packed.append(column.describe_pages(chosen, places[chosen], 0, 1))
         else:
-            deltas = pages.deltas
-            assert deltas is not None
-            properties = [pages.first[chosen], pages.count[chosen], deltas.first_block, places[chosen]]
-            measured = (deltas.least, deltas.widths, deltas.sizes, deltas.ends)
-            run_kernel("write_deltas", properties, *arguments, ..., *measured, buffer)
+            plain.append(column.describe_pages(chosen, places[chosen], column.width))
+        chosen = _pages_in(column, "dictionary")
+        if len(chosen):
+            lows = np.array([_wrap(low or 0) for low in column.low])[column.cut.group[chosen]]
+            bits = np.array(column.bits)[column.cut.group[chosen]]
+            packed.append(column.describe_pages(chosen, places[chosen], lows, bits))
+        chosen = _pages_in(column, "delta")
+        if len(chosen):
+            differences.append(column.describe_pages(chosen, deltas.first_blocks[number], places[chosen]))
+    run_kernel("write_plain", _join(plain, 6), buffer)
+    run_kernel("write_packed", _join(packed, 7), buffer)
+    measured = (deltas.least, deltas.widths, deltas.sizes, deltas.ends)
+    run_kernel("write_deltas", _join(differences, 6), *measured, buffer)

@@ -1,12 +1,11 @@
-"""Kernels that put the pages of a Parquet file together: a block of threads for each page.
+"""Kernels that put the pages of a Parquet file together: a block of threads for each page, of all columns at once.
 
 Every kernel takes a matrix of whole numbers, with a row for each property of pages and a column for each page. Its
-first rows are the place of the first value of the page, and the number of values, both without nulls.
+first rows are the address of the values, their kind, the first value of the page, and how many it has. Values are
+without nulls.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import cupy
 import numpy as np
@@ -24,9 +23,11 @@ typedef unsigned long long u64;
 
 #define PAGE blockIdx.x
 #define PAGES gridDim.x
-#define FIRST pages[PAGE]
-#define COUNT pages[PAGES + PAGE]
 #define PROPERTY(number) pages[(number) * (i64)PAGES + PAGE]
+#define VALUES ((const void*)PROPERTY(0))
+#define KIND ((int)PROPERTY(1))
+#define FIRST PROPERTY(2)
+#define COUNT PROPERTY(3)
 #define EACH(index, count) for (i64 index = threadIdx.x; index < (count); index += blockDim.x)
 
 // The bits of a value; whole numbers of less than 64 bits keep their sign.
@@ -57,23 +58,27 @@ __device__ bool rank_of(i64 bits, int kind, i64* rank) {
     return true;
 }
 
-// 2: the row group. The least and the greatest rank of each row group.
-extern "C" __global__ void find_extremes(const void* values, int kind, const i64* pages, i64* low, i64* high) {
+// 4: the place among the results. The least and the greatest rank of the pages that have the same place.
+extern "C" __global__ void find_extremes(const i64* pages, i64* low, i64* high) {
     i64 least = 0x7fffffffffffffffll, greatest = -0x7fffffffffffffffll - 1, rank;
-    const i64 first = FIRST, count = COUNT, group = PROPERTY(2);
+    const void* values = VALUES;
+    const int kind = KIND;
+    const i64 first = FIRST, count = COUNT, place = PROPERTY(4);
     EACH(i, count) if (rank_of(load(values, kind, first + i), kind, &rank)) {
         least = min(least, rank);
         greatest = max(greatest, rank);
     }
     if (least > greatest) return;
-    atomicMin(low + group, least);
-    atomicMax(high + group, greatest);
+    atomicMin(low + place, least);
+    atomicMax(high + place, greatest);
 }
 
-// 2: where the values go to. `width`: bytes of a value, 4 or 8.
-extern "C" __global__ void write_plain(const void* values, int kind, int width, const i64* pages, u8* out) {
+// 4: where the values go to, 5: bytes of a value, 4 or 8.
+extern "C" __global__ void write_plain(const i64* pages, u8* out) {
+    const void* values = VALUES;
+    const int kind = KIND, width = (int)PROPERTY(5);
     const i64 first = FIRST, count = COUNT;
-    u8* target = out + PROPERTY(2);
+    u8* target = out + PROPERTY(4);
     const bool aligned = (u64)target % width == 0;
     EACH(i, count) {
         const i64 bits = load(values, kind, first + i);
@@ -83,19 +88,21 @@ extern "C" __global__ void write_plain(const void* values, int kind, int width, 
     }
 }
 
-// 2: where the values go to, 3: the first of them. Numbers one after another, for dictionaries.
-extern "C" __global__ void write_range(int width, const i64* pages, u8* out) {
-    const i64 count = COUNT, low = PROPERTY(3);
-    u8* target = out + PROPERTY(2);
+// 4: where the numbers go to, 5: bytes of a number, 6: the first one. Numbers one after another, for dictionaries.
+extern "C" __global__ void write_range(const i64* pages, u8* out) {
+    const int width = (int)PROPERTY(5);
+    const i64 count = COUNT, low = PROPERTY(6);
+    u8* target = out + PROPERTY(4);
     EACH(i, count) for (int b = 0; b < width; b++) target[i * width + b] = (u8)((u64)(low + i) >> 8 * b);
 }
 
-// 2: where the numbers go to, 3: what is subtracted from each, 4: bits of a number. In eights, the last filled with 0.
-extern "C" __global__ void write_packed(const void* values, int kind, const i64* pages, u8* out) {
-    const i64 first = FIRST, count = COUNT, low = PROPERTY(3);
-    const int bits = (int)PROPERTY(4);
+// 4: where the numbers go to, 5: what is subtracted from each, 6: bits of a number. In eights, the last filled with 0.
+extern "C" __global__ void write_packed(const i64* pages, u8* out) {
+    const void* values = VALUES;
+    const int kind = KIND, bits = (int)PROPERTY(6);
+    const i64 first = FIRST, count = COUNT, start = PROPERTY(4), low = PROPERTY(5);
     EACH(eight, (count + 7) / 8) {
-        u8* target = out + PROPERTY(2) + eight * bits;
+        u8* target = out + start + eight * bits;
         u64 waiting = 0;
         int held = 0;
         for (i64 i = 8 * eight; i < 8 * eight + 8; i++) {
@@ -132,10 +139,11 @@ __device__ int head_bytes(i64 first, i64 count) {
     return number_bytes(BLOCK) + number_bytes(BLOCK / MINIBLOCK) + number_bytes(count) + number_bytes(zigzag(first));
 }
 
-// 2: the number of the first block of the page. The least delta of each block, the bits of its miniblocks, its bytes.
-extern "C" __global__ void measure_deltas(const void* values, int kind, const i64* pages, i64* least, u8* widths,
-                                          i64* sizes, i64* heads) {
-    const i64 first = FIRST, count = COUNT, start = PROPERTY(2);
+// 4: the number of the first block of the page. The least delta of each block, the bits of its miniblocks, its bytes.
+extern "C" __global__ void measure_deltas(const i64* pages, i64* least, u8* widths, i64* sizes, i64* heads) {
+    const void* values = VALUES;
+    const int kind = KIND;
+    const i64 first = FIRST, count = COUNT, start = PROPERTY(4);
     if (threadIdx.x == 0) heads[PAGE] = head_bytes(count ? load_signed(values, kind, first) : 0, count);
     EACH(block, (count - 1 + BLOCK - 1) / BLOCK) {
         const i64 from = block * BLOCK + 1, to = min(from + BLOCK, count);
@@ -165,19 +173,21 @@ extern "C" __global__ void measure_deltas(const void* values, int kind, const i6
     }
 }
 
-// 2: the number of the first block of the page, 3: where the page goes to. `ends`: running sums of the blocks' bytes.
-extern "C" __global__ void write_deltas(const void* values, int kind, const i64* pages, const i64* least,
-                                        const u8* widths, const i64* sizes, const i64* ends, u8* out) {
-    const i64 first = FIRST, count = COUNT, start = PROPERTY(2);
+// 4: the number of the first block of the page, 5: where the page goes to. `ends`: running sums of the blocks' bytes.
+extern "C" __global__ void write_deltas(const i64* pages, const i64* least, const u8* widths, const i64* sizes,
+                                        const i64* ends, u8* out) {
+    const void* values = VALUES;
+    const int kind = KIND;
+    const i64 first = FIRST, count = COUNT, start = PROPERTY(4);
     if (!count) {  // a page of nulls alone has the head of no values
         if (threadIdx.x == 0) {
-            u8* head = write_number(out + PROPERTY(3), BLOCK);
+            u8* head = write_number(out + PROPERTY(5), BLOCK);
             write_number(write_number(write_number(head, BLOCK / MINIBLOCK), 0), 0);
         }
         return;
     }
     const i64 value = load_signed(values, kind, first);
-    u8* target = out + PROPERTY(3);
+    u8* target = out + PROPERTY(5);
     if (threadIdx.x == 0) {
         u8* head = write_number(write_number(target, BLOCK), BLOCK / MINIBLOCK);
         write_number(write_number(head, count), zigzag(value));
@@ -217,24 +227,19 @@ extern "C" __global__ void write_deltas(const void* values, int kind, const i64*
     }
 }
 
-// 0: the place of the piece, 1: its bytes, 2: where it goes to.
-extern "C" __global__ void scatter(const u8* pieces, const i64* pages, u8* out) {
-    const i64 first = FIRST, count = COUNT;
-    EACH(i, count) out[PROPERTY(2) + i] = pieces[first + i];
+// 4: where the bytes go to. Bytes as they are.
+extern "C" __global__ void write_bytes(const i64* pages, u8* out) {
+    const u8* bytes = (const u8*)VALUES;
+    const i64 first = FIRST, count = COUNT, start = PROPERTY(4);
+    EACH(i, count) out[start + i] = bytes[first + i];
 }
 """
 
 _KERNELS = cupy.RawModule(code=f"#define BLOCK {DELTA_BLOCK}\n#define MINIBLOCK {DELTA_MINIBLOCK}\n{_SOURCE}")
 
 
-def run_kernel(name: str, pages: Sequence[np.ndarray], *arguments: object) -> None:
-    """Run a kernel for pages with these properties, each an array with a number for each page.
-
-    `arguments` are those of the kernel, in their order, with `...` where the pages go.
-    """
-    count = len(pages[0])
-    if not count:
-        return
-    matrix = cupy.asarray(np.stack([np.asarray(row, dtype=np.int64) for row in pages]))
-    passed = tuple(matrix if argument is ... else argument for argument in arguments)
-    _KERNELS.get_function(name)((count,), (THREADS,), passed)
+def run_kernel(name: str, pages: np.ndarray, *arguments: cupy.ndarray) -> None:
+    """Run a kernel for pages with these properties, a row for each; `arguments` are its other ones."""
+    count = pages.shape[1]
+    if count:
+        _KERNELS.get_function(name)((count,), (THREADS,), (cupy.asarray(pages), *arguments))
