@@ -121,7 +121,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Deltas:
-    """What `measure_deltas` found: by block of deltas on the GPU; the first block of each page, by column, here."""
+    """What `measure_deltas` measured: by block of deltas on the GPU; the first block of each page, by column, here."""
 
     first_blocks: list[np.ndarray]
     least: cupy.ndarray
@@ -278,8 +278,8 @@ def _measure_bodies(columns: Sequence[_Column]) -> tuple[_Deltas, list[np.ndarra
     ends = cupy.cumsum(sizes)
     if len(blocks):
         sums = cupy.concatenate([cupy.zeros(1, np.int64), ends])
-        found = cupy.asnumpy(cupy.concatenate([sums[cupy.asarray(edges)], heads]))
-        nbytes = np.diff(found[: len(edges)]) + found[len(edges) :]
+        measured_bytes = cupy.asnumpy(cupy.concatenate([sums[cupy.asarray(edges)], heads]))
+        nbytes = np.diff(measured_bytes[: len(edges)]) + measured_bytes[len(edges) :]
         of_columns = np.split(nbytes, np.cumsum([len(of_column) for of_column in chosen])[:-1])
         for body, of_column, measured in zip(bodies, chosen, of_columns, strict=True):
             body[of_column] = measured
