@@ -17,6 +17,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import EXPLODED, Block, Partition, Piece, Plan, cut_partitions
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Source
+from tasks.engines.convert.encodings import is_encodable
 from tasks.engines.convert.libraries import decode_dictionaries
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import Record, list_records, sum_records
@@ -77,7 +78,11 @@ class Sampled:
             table = table.take(np.random.default_rng(0).permutation(rows))
         schema = hive.drop_folder_columns(self.schema, output.partition_on)
         writing = Writing("", "", "pandas", output, make_order(output, _plan_of(rows), 1), schema)
-        named = [] if request.engine == "cudf" else writing.dictionary_columns
+        named = writing.dictionary_columns
+        if request.engine == "cudf":
+            named = []
+            if output.compression == "auto" and all(is_encodable(column.dtype) for column in schema.columns):
+                output = output.model_copy(update={"compression": "none"})
         sink = pa.BufferOutputStream()
         settings = SimpleNamespace(output=output, schema=schema, dictionary_columns=named)
         engines.engine("pandas").write_file(table, sink, settings)

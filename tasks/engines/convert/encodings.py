@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pyarrow as pa
+
 Encoding = Literal["plain", "dictionary", "delta"]
 
 MOST_DICTIONARY_BYTES = 1 << 20  # more is too much for caches of readers, and PyArrow's writer gives such a one up
-SAMPLE_VALUES = 1 << 16
-FEW_VALUES = 1 << 12  # of a sample: more distinct floats are not worth a look at all of them
+SAMPLE_VALUES = 1 << 13
+FEW_VALUES = 1 << 11  # of a sample: more distinct floats are not worth a look at all of them
 DELTA_BLOCK = 128  # deltas that share their least one
 DELTA_MINIBLOCK = 32  # deltas that are stored in as many bits
 LEAST_SAVING = 8  # an eighth of the bytes: what saves less is not worth its time
+
+
+def is_encodable(dtype: pa.DataType) -> bool:
+    """Say whether columns of the type have such an encoding: numbers, booleans, times and dates."""
+    return (
+        pa.types.is_integer(dtype)
+        or pa.types.is_float32(dtype)
+        or pa.types.is_float64(dtype)
+        or pa.types.is_boolean(dtype)
+        or pa.types.is_timestamp(dtype)
+        or pa.types.is_date32(dtype)
+    )
 
 
 def index_bits(low: int, high: int) -> int:
@@ -27,7 +41,7 @@ def sample_step(values: int) -> int:
     """Compute which part of the values is looked at, before all are, to see whether they are few: every n-th.
 
     >>> sample_step(1_000), sample_step(4_000_000)
-    (1, 61)
+    (1, 488)
     """
     return max(values // SAMPLE_VALUES, 1)
 

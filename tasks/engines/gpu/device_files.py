@@ -22,6 +22,7 @@ from tasks.core.dtypes import leaf_type
 from tasks.core.plan import EXPLODED, File, Partition, Piece, Plan, rows_together
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.engines.convert import host_files, parquet_layout
+from tasks.engines.convert.encodings import is_encodable
 from tasks.engines.convert.gpu_types import mark_of
 from tasks.engines.convert.host_files import OutputSpec
 from tasks.engines.convert.parquet_layout import Chunk
@@ -40,7 +41,7 @@ from tasks.engines.gpu.columns import (
 from tasks.engines.gpu.kernels import pinned_copies
 from tasks.engines.gpu.kernels.column_arrays import Column
 from tasks.engines.gpu.order import OrderedRows
-from tasks.engines.gpu.parquet_encoder import encode_table, is_encodable
+from tasks.engines.gpu.parquet_encoder import encode_table
 from tasks.storage.checksum import DigestedFile
 from tasks.storage.files import open_planned_path
 

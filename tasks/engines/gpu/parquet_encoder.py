@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import cupy
 import numpy as np
-import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.convert import parquet_layout as layout
@@ -26,7 +25,7 @@ from tasks.engines.convert.encodings import (
     sample_step,
 )
 from tasks.engines.convert.parquet_layout import Chunk
-from tasks.engines.gpu.kernels.column_arrays import DTYPES, array_of, valid_in
+from tasks.engines.gpu.kernels.column_arrays import DTYPES, address_of, array_of, valid_in
 from tasks.engines.gpu.kernels.parquet_pages import KINDS, run_kernel
 
 PAGE_ROWS = 1 << 17  # a megabyte of numbers of 64 bits, which readers decode at once
@@ -37,18 +36,6 @@ ENCODINGS = {
     "dictionary": layout.RLE_DICTIONARY,
     "delta": layout.DELTA_BINARY_PACKED,
 }
-
-
-def is_encodable(dtype: pa.DataType) -> bool:
-    """Say whether columns of the type are encoded here: numbers, booleans, times and dates."""
-    return (
-        pa.types.is_integer(dtype)
-        or pa.types.is_float32(dtype)
-        or pa.types.is_float64(dtype)
-        or pa.types.is_boolean(dtype)
-        or pa.types.is_timestamp(dtype)
-        or pa.types.is_date32(dtype)
-    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +102,7 @@ class _Column:
         """Describe for `write_packed` which rows are not null."""
         assert self.valid is not None
         return _stack(
-            len(chosen), self.valid.data.ptr, BYTES, self.cut.start[chosen], self.cut.rows[chosen], places, 0, 1
+            len(chosen), address_of(self.valid), BYTES, self.cut.start[chosen], self.cut.rows[chosen], places, 0, 1
         )
 
 
@@ -349,7 +336,7 @@ def _place_chunk(
             layout_of.ranges.append((0, 0, 0, dictionary.size, place, column.width, dictionary.low))
         else:
             kind = KINDS.index(column.kind)
-            layout_of.tables.append((dictionary.table.data.ptr, kind, 0, dictionary.size, place, column.width))
+            layout_of.tables.append((address_of(dictionary.table), kind, 0, dictionary.size, place, column.width))
         place += nbytes
     data_start = place
     encoding = ENCODINGS[column.encodings[group]]
@@ -399,7 +386,7 @@ def _write_pieces(layout_of: _Layout, buffer: cupy.ndarray) -> None:
     sizes = np.array([len(piece) for piece in layout_of.pieces], dtype=np.int64)
     pieces = cupy.asarray(np.frombuffer(b"".join(layout_of.pieces), np.uint8))
     places = np.array(layout_of.places, dtype=np.int64)
-    pages = _stack(len(sizes), pieces.data.ptr, BYTES, np.cumsum(sizes) - sizes, sizes, places)
+    pages = _stack(len(sizes), address_of(pieces), BYTES, np.cumsum(sizes) - sizes, sizes, places)
     run_kernel("write_bytes", pages, buffer)
     run_kernel("write_range", _to_matrix(layout_of.ranges, 7), buffer)
     run_kernel("write_plain", _to_matrix(layout_of.tables, 6), buffer)
@@ -413,7 +400,7 @@ def _describe_indices(column: _Column, dictionary: _Dictionary, pages: slice, pl
     """Describe for `write_packed` the indices of a row group."""
     if dictionary.indices is None:
         return column.describe_pages(pages, places, dictionary.low, dictionary.bits)
-    address = dictionary.indices.data.ptr
+    address = address_of(dictionary.indices)
     first = column.first[pages] - column.first[pages][0]
     return _stack(len(places), address, KINDS.index("u4"), first, column.count[pages], places, 0, dictionary.bits)
 

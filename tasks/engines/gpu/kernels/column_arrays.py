@@ -88,6 +88,11 @@ def array_of(column: plc.Column) -> cupy.ndarray:
     return cupy.ndarray((rows,), dtype, cupy.cuda.MemoryPointer(memory, column.offset() * dtype.itemsize))
 
 
+def address_of(values: cupy.ndarray) -> int:
+    """The address of an array on the GPU."""
+    return int(values.data.ptr)  # type: ignore[attr-defined] # CuPy's alone
+
+
 def is_plain(column: plc.Column) -> bool:
     """Whether libcudf's type says all of a column's type: numbers, booleans and strings."""
     return int(column.type().id()) in PLAIN

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pylibcudf as plc
 
 from tasks.engines.gpu.kernels import canonical_cudf
-from tasks.engines.gpu.kernels.column_arrays import Column
+from tasks.engines.gpu.kernels.column_arrays import Column, address_of
 
 STAGE = 8 << 20  # bytes of a buffer
 
@@ -58,10 +58,10 @@ def copy_pieces(values: cupy.ndarray) -> Iterator[memoryview]:
         for start in range(0, values.nbytes, STAGE):
             nbytes = min(STAGE, values.nbytes - start)
             runtime.memcpyAsync(
-                stage.ctypes.data, values.data.ptr + start, nbytes, runtime.memcpyDeviceToHost, stream.ptr
+                stage.ctypes.data, address_of(values) + start, nbytes, runtime.memcpyDeviceToHost, stream.ptr
             )
             stream.synchronize()
-            yield memoryview(stage)[:nbytes]
+            yield stage[:nbytes].data
 
 
 def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
@@ -88,7 +88,7 @@ def bytes_to_device(parts: Sequence[np.ndarray]) -> cupy.ndarray:
 
 def array_to_host(values: cupy.ndarray) -> np.ndarray:
     """A contiguous array of one dimension."""
-    return bytes_to_host(values.data.ptr, values.nbytes).view(values.dtype)  # type: ignore[attr-defined] # CuPy's alone
+    return bytes_to_host(address_of(values), values.nbytes).view(values.dtype)
 
 
 def array_to_device(values: np.ndarray) -> cupy.ndarray:
