@@ -24,6 +24,7 @@ from tests.bench import (
     gpu,
     linear,
     linear_cluster,
+    loading,
     memory_limits,
     plain,
     refit,
@@ -112,6 +113,34 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
     assert vocabulary.checked(ids, 10, 5) == ids
     with pytest.raises(SystemExit, match="the ids are wrong"):
         vocabulary.checked(ids | {"seen": 4, "least": 0}, 10, 5)
+
+
+@pytest.mark.system
+def test_readers_of_an_output_are_measured_and_a_missing_row_ends_the_benchmark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "found.json"
+    said = ["--rows", "3000", "--batch", "1000", "--files", "2", "--rounds", "1", "--folder", str(tmp_path / "data")]
+    chosen = ["--readers", "loader", "pyarrow.dataset, in order, Arrow", "no such package"]
+    missing = loading.Reader("no such package", lambda: iter(()), ("no_such_package",))
+    plain = loading.list_host_readers
+    monkeypatch.setattr(loading, "list_host_readers", lambda *how: [*plain(*how), missing])
+    loading.main([*said, *chosen, "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert [*found["rows a second"]] == [
+        "loader, shuffled, Arrow tables",
+        "loader, in order, Arrow tables",
+        "loader, shuffled, arrays",
+        "pyarrow.dataset, in order, Arrow batches",
+    ]
+    assert found["missing"] == {"no such package": ["no_such_package"]}
+    assert "M rows/s  loader, shuffled, arrays\n" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+    short = loading.Reader("short", lambda: iter([{"label": np.zeros(7)}]))
+    monkeypatch.setattr(loading, "list_host_readers", lambda *_: [short])
+    with pytest.raises(SystemExit, match=r"short gives \(rows, positive\) \(7, 0\), the files have \(3000, "):
+        loading.main([*said, "--out", str(out)])
 
 
 @pytest.mark.nightly

@@ -123,7 +123,8 @@ class Loader(PickledFields):
         the part from r/R to (r + 1)/R of it, and the workers of a rank take turns. All ranks have the same number of
         batches; of a last batch with fewer rows than ranks, some ranks have 0 rows. A rank then reads each row group
         that its part of a batch touches, so small row groups or large batches are read with the least waste.
-    ahead: batches that a thread reads before they are needed; 0: none.
+    ahead: batches that threads read before they are needed; 0: none. In host memory lie these batches, the row group of
+        which the next ones are made, and the row group behind it.
     storage_options: for an output behind a URL, whose `path` names it: the options of its storage, or their name
         (`ROWMILL_STORAGE_<NAME>`).
     cache: a folder of this host into which the parts of a URL are copied: each once for all processes of the host and
@@ -432,12 +433,12 @@ class Batches(Iterator[B]):
         else:
             self._sequence = _DeviceSequence(self.loader, epoch, self._convert, spans, self._device, self._stream)
         self._ahead = deque[Callable[[], Any]]()
-        self._thread = ThreadPoolExecutor(1, "rowmill-loader") if self.loader.ahead else None
+        self._threads = _Threads.start(self.loader.ahead) if self.loader.ahead else None
 
     def __next__(self) -> B:
         total = self.loader.batches_of(self.shard)
         while self._next < min(total, self._taken + 1 + self.loader.ahead):
-            self._ahead.append(self._sequence.begin(self._thread, *self.loader.span(self.shard, self._next)))
+            self._ahead.append(self._sequence.begin(self._threads, *self.loader.span(self.shard, self._next)))
             self._next += 1
         if not self._ahead:
             self._end()
@@ -452,8 +453,9 @@ class Batches(Iterator[B]):
         return batch
 
     def _end(self, **how: bool) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(**how)
+        if self._threads is not None:
+            self._threads.group_reader.shutdown(**how)
+            self._threads.batch_makers.shutdown(**how)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the caller has come: batches that were read ahead do not count."""
@@ -511,8 +513,29 @@ class _Spans:
         return (self.loader.span(self.shard, number) for number in self.numbers)
 
 
+class _Threads(NamedTuple):
+    """The threads of an iteration: one reads row groups, others make batches in host memory of them."""
+
+    group_reader: ThreadPoolExecutor
+    batch_makers: ThreadPoolExecutor
+
+    @staticmethod
+    def start(ahead: int) -> _Threads:
+        # One group at a time, since an open file is for one thread. A batch maker waits for the group reader, which
+        # waits for nobody.
+        reader = ThreadPoolExecutor(1, "rowmill-loader")
+        return _Threads(reader, ThreadPoolExecutor(ahead, "rowmill-batches"))
+
+
+_Piece = tuple[Callable[[], Any], int, int]  # of a batch: gives the group, its first and last row in the epoch's order
+
+
 class _Sequence(Generic[B]):
-    """The rows of an epoch by their place in it. The group that was read last stays in memory."""
+    """The rows of an epoch by their place in it: whole row groups in the order of the epoch, cut into batches.
+
+    A thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
+    less than two are left, the thread reads on: of batches smaller than a group, two groups are in memory.
+    """
 
     def __init__(self, loader: Loader, epoch: int, convert: Callable[[Any], B], spans: _Spans) -> None:
         self.loader = loader
@@ -520,23 +543,64 @@ class _Sequence(Generic[B]):
         self.convert = convert
         self.order = loader.order(epoch)
         self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
-        self.files = _Files(loader, map(self._at, self._needed(spans)))
-        self.last: tuple[int, Any, np.ndarray] | None = None
+        self.files = _Files(loader, map(self._at, self._needed(spans)), use_threads=spans.shard.workers == 1)
+        self.needed = self._needed(spans)
+        self.groups: dict[int, Callable[[], Any]] = {}
+        self.furthest = -1  # place of the last group that was begun
 
-    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
-        """Have the thread read rows [first, last); the function gives what `batch` makes a batch of. None: it reads."""
-        return partial(self.read, first, last) if thread is None else thread.submit(self.read, first, last).result
+    def begin(self, threads: _Threads | None, first: int, last: int) -> Callable[[], Any]:
+        """Have threads read rows [first, last); the function gives what `batch` makes a batch of. None: it reads."""
+        places = list(self._places(first, last))
+        if threads is None:
+            return lambda: self._cut(self._load_pieces(places))
+        for at, _, _ in places:
+            self._begin_group(threads, at)
+        cut = self._begin_cut(threads, [(self.groups[at], low, high) for at, low, high in places])
 
-    def read(self, first: int, last: int) -> pa.Table:
-        """Read rows [first, last) in one piece."""
-        pieces = list[pa.Table]()
-        for at, low, high in self._places(first, last):
-            _, table, rows = self._group(at)
-            if self.loader.shuffle:
-                pieces.append(table.take(pa.array(rows[low:high])))
-            else:
-                pieces.append(table.slice(low, high - low))
-        return pa.concat_tables(pieces).combine_chunks()
+        def take() -> Any:
+            self._let_go(threads, places[0][0])
+            return cut()
+
+        return take
+
+    def _load_pieces(self, places: list[tuple[int, int, int]]) -> list[_Piece]:
+        """List the pieces of a batch; groups that are not in memory are read here."""
+        self._forget(places[0][0])
+        for at, _, _ in places:
+            if at not in self.groups:
+                self.groups[at] = partial(_same, self._load_group(at))
+        return [(self.groups[at], low, high) for at, low, high in places]
+
+    def _let_go(self, threads: _Threads, first: int) -> None:
+        """Let go of the groups before a place, and have the thread read on where less than two are left."""
+        self._forget(first)
+        while len(self.groups) < 2 and (at := next(self.needed, -1)) >= 0:
+            self._begin_group(threads, at)
+
+    def _forget(self, first: int) -> None:
+        self.groups = {at: group for at, group in self.groups.items() if at >= first}
+
+    def _begin_group(self, threads: _Threads, at: int) -> None:
+        if at > self.furthest:
+            self.groups[at] = threads.group_reader.submit(self._load_group, at).result
+            self.furthest = at
+
+    def _load_group(self, at: int) -> Any:
+        """Read a group: its columns as files have them, and the order of its rows in the epoch (None: as they lie)."""
+        order = pa.array(self._order(at)) if self.loader.shuffle else None
+        return self.files.read(self._at(at), self.loader.names), order
+
+    def _begin_cut(self, threads: _Threads, pieces: list[_Piece]) -> Callable[[], Any]:
+        return threads.batch_makers.submit(self._cut, pieces).result
+
+    def _cut(self, pieces: list[_Piece]) -> Any:
+        """Make one table in one piece of all pieces, once their groups are read."""
+        tables = list[pa.Table]()
+        for group, low, high in pieces:
+            table, order = group()
+            rows = high - low
+            tables.append(table.slice(low, rows) if order is None else table.take(order.slice(low, rows)))
+        return pa.concat_tables(tables).combine_chunks()
 
     def batch(self, read: Any) -> B:
         """Make the batch that the caller gets of what `read` returns."""
@@ -566,19 +630,11 @@ class _Sequence(Generic[B]):
         seed = [self.loader.seed, self.epoch, int(self.order[at])]
         return np.random.default_rng(seed).permutation(self._at(at).rows)
 
-    def _group(self, at: int) -> tuple[int, pa.Table, np.ndarray]:
-        if self.last is None or self.last[0] != at:
-            self.last = None  # not two groups at once
-            rows = self._order(at) if self.loader.shuffle else np.arange(0)
-            self.last = at, self.files.read(self._at(at), self.loader.names), rows
-        return self.last
-
 
 class _DeviceSequence(_Sequence[B]):
-    """The rows of an epoch in the memory of a device: whole row groups in the order of the epoch, cut into batches.
+    """The rows of an epoch in the memory of a device, where groups are put into the order of the epoch as a whole.
 
-    The thread reads the groups of the batches that were begun. A group is let go when a batch behind it is taken; where
-    less than two are left, the thread reads on: of batches smaller than a group, two groups are in memory.
+    The caller makes the batches, on its own stream, when it takes them.
     """
 
     def __init__(
@@ -594,35 +650,12 @@ class _DeviceSequence(_Sequence[B]):
         self.device = device
         self.stream = stream
         self.warned = False
-        self.needed = self._needed(spans)
-        self.groups: dict[int, Callable[[], dict[str, GroupColumn]]] = {}
-        self.furthest = -1  # place of the last group that was begun
 
-    def begin(self, thread: ThreadPoolExecutor | None, first: int, last: int) -> Callable[[], Any]:
-        places = list(self._places(first, last))
-        if thread is not None:
-            for at, _, _ in places:
-                self._begin_group(thread, at)
-        return lambda: self._pieces(thread, places)
+    def _begin_cut(self, threads: _Threads, pieces: list[_Piece]) -> Callable[[], Any]:
+        return partial(self._cut, pieces)
 
-    def _pieces(
-        self, thread: ThreadPoolExecutor | None, places: list[tuple[int, int, int]]
-    ) -> list[tuple[dict[str, GroupColumn], int, int]]:
-        """List (group, first and last row) of a batch, from the groups in memory."""
-        first = places[0][0]
-        self.groups = {at: group for at, group in self.groups.items() if at >= first}
-        if thread is None:
-            for at, _, _ in places:
-                if at not in self.groups:
-                    self.groups[at] = partial(_same, self._load_group(at))
-        else:
-            while len(self.groups) < 2 and (at := next(self.needed, -1)) >= 0:
-                self._begin_group(thread, at)
-        return [(self.groups[at](), low, high) for at, low, high in places]
-
-    def _begin_group(self, thread: ThreadPoolExecutor, at: int) -> None:
-        if at > self.furthest:
-            self.groups[at], self.furthest = thread.submit(self._load_group, at).result, at
+    def _cut(self, pieces: list[_Piece]) -> Any:
+        return [(group(), low, high) for group, low, high in pieces]
 
     def batch(self, read: list[tuple[dict[str, GroupColumn], int, int]]) -> B:
         try:
@@ -698,8 +731,9 @@ class _Files:
     """The last files that were read, still open; or what reads the parts behind a URL, for the groups that are needed,
     in their order."""
 
-    def __init__(self, loader: Loader, needed: Iterator[Group]) -> None:
+    def __init__(self, loader: Loader, needed: Iterator[Group], use_threads: bool) -> None:
         self.loader = loader
+        self.use_threads = use_threads  # workers of a DataLoader have the cores together, each decodes on one
         self.open: OrderedDict[str, Any] = OrderedDict()
         self.arrow = loader.manifest.data["output"]["format"] == "arrow"
         self.ranges: RangesAhead | ArrowRanges | None = None
@@ -720,7 +754,7 @@ class _Files:
         elif self.arrow:
             table = pa.Table.from_batches([self._file(group.path).get_batch(group.number)]).select(inside)
         else:
-            table = self._file(group.path).read_row_group(group.number, columns=inside, use_threads=False)
+            table = self._file(group.path).read_row_group(group.number, columns=inside, use_threads=self.use_threads)
         for name, value in named.items():
             if name in names:
                 column = pa.repeat(value, group.rows) if value.is_valid else pa.nulls(group.rows, value.type)

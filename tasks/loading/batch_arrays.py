@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import is_list
-from tasks.engines.algorithms.arrow_arrays import one_array
+from tasks.engines.algorithms.arrow_arrays import one_array, raw
 from tasks.engines.convert.python_values import to_storage_type
 from tasks.errors import DataError, JobError, near
 
@@ -48,7 +48,7 @@ class GroupColumn:
     ends: np.ndarray | None = None
 
 
-def arrays(table: pa.Table | Arrays) -> Arrays:
+def arrays(table: pa.Table | Arrays, *, writable: bool = False) -> Arrays:
     """Convert the columns of a batch to numpy arrays, by name; `<column>_offsets` says where the elements of each list
     begin.
 
@@ -60,6 +60,9 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
 
     A batch of arrays, as a loader with a `device` gives them, is returned as it is.
 
+    writable: the table belongs to nobody else, so its memory may be written: arrays that are views of it can be written
+    where Arrow's memory can (that of a mapped file cannot).
+
     >>> arrays(pa.table({"x": [1.5, None], "l": [[1, 2], [3]]}))
     {'x': array([1.5, nan]), 'l': array([1, 2, 3]), 'l_offsets': array([0, 2, 3])}
     """
@@ -69,24 +72,24 @@ def arrays(table: pa.Table | Arrays) -> Arrays:
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = one_array(column)
         if pa.types.is_fixed_size_list(values.type):
-            by_column[name] = _rows_of_one_length(name, values)
+            by_column[name] = _rows_of_one_length(name, values, writable)
         elif is_list(values.type):
             lengths = np.asarray(values.value_lengths().fill_null(0), dtype=np.int64)
             by_column.lengths[name] = lengths
-            by_column[name] = _to_numpy(name, values.flatten())
+            by_column[name] = _to_numpy(name, values.flatten(), writable)
             by_column[f"{name}_offsets"] = np.concatenate([[0], np.cumsum(lengths)])
         else:
-            by_column[name] = _to_numpy(name, values)
+            by_column[name] = _to_numpy(name, values, writable)
     return by_column
 
 
-def _rows_of_one_length(name: str, values: pa.FixedSizeListArray) -> np.ndarray:
+def _rows_of_one_length(name: str, values: pa.FixedSizeListArray, writable: bool) -> np.ndarray:
     size = values.type.list_size
     elements = values.values.slice(values.offset * size, len(values) * size)
     if values.null_count:
         valid = pa.array(np.repeat(np.asarray(values.is_valid()), size))
         elements = pc.if_else(valid, elements, pa.scalar(None, elements.type))
-    return _to_numpy(name, elements).reshape(len(values), size)
+    return _to_numpy(name, elements, writable).reshape(len(values), size)
 
 
 def jagged(columns: Mapping[str, Any], names: Sequence[str] | Mapping[str, str | None]) -> dict[str, Any]:
@@ -248,7 +251,7 @@ def group_columns(table: pa.Table, put: Callable[[np.ndarray], Any]) -> dict[str
     return columns
 
 
-def _to_numpy(name: str, values: pa.Array) -> np.ndarray:
+def _to_numpy(name: str, values: pa.Array, writable: bool) -> np.ndarray:
     dtype = values.type
     if pa.types.is_boolean(dtype):
         values = values.cast(pa.uint8())
@@ -262,7 +265,10 @@ def _to_numpy(name: str, values: pa.Array) -> np.ndarray:
         )
     if values.null_count and not pa.types.is_floating(values.type):
         raise _make_null_error(name, dtype)
-    numbers = values.to_numpy(zero_copy_only=False)
+    if writable and not values.null_count and pa.types.is_primitive(values.type):
+        numbers = raw(values)
+    else:
+        numbers = values.to_numpy(zero_copy_only=False)
     return numbers.astype(np.bool_) if pa.types.is_boolean(dtype) else np.ascontiguousarray(numbers)
 
 

@@ -179,7 +179,7 @@ class Rows(IterableDataset):  # type: ignore[misc]
         )
 
     def _tensors(self, read: object) -> dict[str, Any]:
-        columns = arrays(read)
+        columns = arrays(read, writable=True)
         owned = Arrays({name: _to_writable(values) for name, values in columns.items()}, lengths=columns.lengths)
         named = {name for features in self.jagged.values() for pair in features.items() for name in pair if name}
         inside = {part for name in named for part in (name, f"{name}_offsets")}

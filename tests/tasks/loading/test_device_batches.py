@@ -373,7 +373,7 @@ def test_the_next_row_group_is_read_while_batches_of_one_are_taken(
     counts = counting(monkeypatch)
     batches = loader(out, ["number"], batch_size=5, ahead=1, device=device, shuffle=False).batches()
     next(batches)
-    batches._thread.shutdown()  # type: ignore[union-attr]
+    batches._threads.group_reader.shutdown()  # type: ignore[union-attr]
     assert counts == [1, 2]
 
 

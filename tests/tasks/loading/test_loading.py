@@ -286,13 +286,12 @@ def test_settings_of_the_loader_that_cannot_be(out: Path) -> None:
 
 
 def test_batches_ahead_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    plain = loading._Sequence.read
-    monkeypatch.setattr(loading._Sequence, "read", lambda *span: (read.append(span[1]), plain(*span))[1])
+    begun = []
+    plain = loading._Sequence.begin
+    monkeypatch.setattr(loading._Sequence, "begin", lambda *span: (begun.append(span[2]), plain(*span))[1])
     batches = loader(out, batch_size=100, ahead=3).batches()
     next(batches)
-    batches._thread.shutdown()  # type: ignore[union-attr]
-    assert read == [0, 100, 200, 300]
+    assert begun == [0, 100, 200, 300]
     assert batches.state_dict()["batch"] == 1
 
 
@@ -331,7 +330,7 @@ def test_a_batch_that_could_not_be_read_is_read_again_and_not_left_out(
     whole, batches = list(source), source.batches()
     assert next(batches) == whole[0]
     with monkeypatch.context() as patch:
-        patch.setattr(loading._Sequence, "_group", lambda *_: (_ for _ in ()).throw(OSError("no such disk")))
+        patch.setattr(loading._Sequence, "_load_group", lambda *_: (_ for _ in ()).throw(OSError("no such disk")))
         with pytest.raises(OSError, match="no such disk"):
             list(batches)
     taken = batches.state_dict()["batch"]

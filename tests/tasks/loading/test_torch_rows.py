@@ -334,3 +334,17 @@ def test_tensors_that_are_let_go_are_not_overwritten_before_their_stream_has_rea
                 del batch
     torch.cuda.synchronize()
     assert [int(total) for total in found] == 3 * sums
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_tensors_may_be_changed_and_the_next_epoch_has_the_rows_of_the_file(tmp_path: Path, form: str) -> None:
+    from tasks.loading.torch import Rows
+
+    table = pa.table({"x": pa.array(range(40), pa.int32()), "y": pa.array([0.5, None] * 20)})
+    transformed = Workflow(["x", "y"]).fit_transform(Dataset(table))
+    transformed.to_parquet(str(tmp_path / "out"), files=1, format=form, shuffle="none")
+    rows = Rows(tmp_path / "out", 16, shuffle=False)
+    for _ in range(2):
+        batches = [(batch["x"].tolist(), batch["x"].zero_().sum().item()) for batch in rows]
+        assert [x for values, _ in batches for x in values] == list(range(40))
+        assert [total for _, total in batches] == [0, 0, 0]
