@@ -28,6 +28,7 @@ from tests.bench import (
     memory_limits,
     plain,
     refit,
+    serving,
     soak,
     vocabulary,
 )
@@ -113,6 +114,24 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
     assert vocabulary.checked(ids, 10, 5) == ids
     with pytest.raises(SystemExit, match="the ids are wrong"):
         vocabulary.checked(ids | {"seen": 4, "least": 0}, 10, 5)
+
+
+@pytest.mark.system
+def test_processes_that_map_a_vocabulary_hold_one_copy(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    serving.main(["--vocabulary", "300000", "--processes", "2", "--folder", str(tmp_path), "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert found["bytes of the mapped files"] > 300_000 * 24
+    assert len(found["runs"]["mapped"]) == 2
+    assert len({process["ids"] for name in ("copies", "mapped") for process in found["runs"][name]}) == 1
+
+
+@pytest.mark.nightly
+def test_requests_are_measured_in_turns_with_another_checkout(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    serving.main(["--times", "2", "--rounds", "1", "--before", str(ROOT), "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert {*found["seconds"]["now"]} == {*found["seconds"]["before"]} > {"1 rows, pandas", "1000 rows, Arrow table"}
 
 
 @pytest.mark.system

@@ -18,6 +18,7 @@ from tasks.core.strict_json import JsonObject
 from tasks.core.versions import rowmill_version, versions
 from tasks.errors import DataError, GiveUpError, HostError, RowmillError, TransientError
 from tasks.graph.binding import Bound
+from tasks.graph.mapped_tables import MappedTables
 from tasks.graph.node import Node, graph_from_json, graph_to_json
 from tasks.graph.noted_operators import NotedForm, make_noted, note_operators
 from tasks.graph.refit_history import check_history, save_history
@@ -270,15 +271,17 @@ class SavedWorkflow:
         return Bound(self.final, self.schema, self.state.values)
 
 
-def load_fitted(path: Path, heads: bool = False, look: bool = False) -> SavedWorkflow:
+def load_fitted(
+    path: Path, heads: bool = False, look: bool = False, mapped: MappedTables | None = None
+) -> SavedWorkflow:
     """Load a fitted workflow; `path` is its folder, an output folder, or `train` in one.
 
     With `heads`, large vocabularies have their first values only. With `look`, code that users wrote is not imported,
-    and the workflow cannot be applied.
+    and the workflow cannot be applied. Large tables come from `mapped`, if it is there.
     """
     data = read_fitted(path)
     folder = find_fitted_folder(path)
-    state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"))
+    state = State.load_heads(folder) if heads else State.load(folder, digest=data.get("state"), mapped=mapped)
     check_history(folder, data)
     final = _build_graph_without_imports(data) if look else graph_from_json(data["graph"])
     schema = Schema.from_json(data["schema"])

@@ -30,6 +30,7 @@ from tasks.core.strict_json import JsonObject, decode_floats, encode_floats
 from tasks.core.versions import VALUE_RULES
 from tasks.engines.algorithms.protocol import Kernels
 from tasks.errors import DataError, JobError
+from tasks.graph.mapped_tables import LEAST_ROWS, MappedTables
 from tasks.ops.base import Learned, Operator
 from tasks.ops.fitted_values import FittedSteps, FittedValues
 from tasks.sources.formats.bounds import validate_table
@@ -103,7 +104,8 @@ class State:
     `base` and `rows` as in `changes.json`, and `steps`. If they are functions, these are called when they are first
     needed. `rows` is how many rows were learned from (0: unknown), which is saved with the partials. `refit_tables` are
     the tables of steps that a refit has just learned (`Grown.refit_table`); they are not saved with the state, but by
-    `save_refit_tables`. `rules` is the number of the rules by which its operators hash and join values (`VALUE_RULES`):
+    `save_refit_tables`. `mapped` has the large tables of the steps in `digests`, by which it names what `apply` takes
+    of them. `rules` is the number of the rules by which its operators hash and join values (`VALUE_RULES`):
     a refit keeps its base's.
     """
 
@@ -115,7 +117,11 @@ class State:
         rows: int = 0,
         refit_tables: Mapping[str, pa.Table] | None = None,
         rules: int = VALUE_RULES,
+        mapped: MappedTables | None = None,
+        digests: Mapping[str, str] | None = None,
     ) -> None:
+        self.mapped = mapped
+        self.digests = dict(digests or {})
         self.values: dict[str, FittedValues] = dict(values or {})
         self._partials = partials if callable(partials) else dict(partials or {})
         self._changes = changes if callable(changes) else dict(changes or {})
@@ -169,7 +175,11 @@ class State:
             return self._prepared[key, engine.NAME]
 
     def _prepare(self, key: str, op: Learned, engine: Kernels) -> object:
-        return _prepare_fitted(key, op, self.check_table(key), engine)
+        fitted = self.check_table(key)
+        if self.mapped is None or key not in self.digests or engine.NAME != "pandas":
+            return _prepare_fitted(key, op, fitted, engine)
+        identity = [type(op).__module__, op.to_json(), self.digests[key], self.rules]
+        return self.mapped.open_lookup(identity, lambda: _prepare_fitted(key, op, fitted, engine))
 
     def __getstate__(self) -> dict[str, Any]:
         side_files = {"partials": self.partials, "changes": self.changed, "rows": self.rows}
@@ -214,20 +224,24 @@ class State:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @staticmethod
-    def load(folder: Path, partials: bool = True, digest: str | None = None) -> State:
+    def load(
+        folder: Path, partials: bool = True, digest: str | None = None, mapped: MappedTables | None = None
+    ) -> State:
         """Load the state of a folder; tables are checked against their digests, state.json against `digest`
         (DataError).
 
         What only a refit needs, which may be much larger than what is applied, and what the last refit changed stay in
         the folder until they are needed; they are checked then. Without `partials` they are not loaded at all.
+
+        Large tables are read from `mapped` where it has them; there, they were checked when they were written.
         """
         data = _read_state_file(folder, digest)
-        values = _read_values(folder, data["fitted"])
+        values = _read_values(folder, data["fitted"], mapped)
         rules = data.get("rules", 1)
         if not partials:
             return State(values, rules=rules)
         side_files = partial(_read_partials, folder, data), partial(_read_changes, folder, data)
-        return State(values, *side_files, rules=rules)
+        return State(values, *side_files, rules=rules, mapped=mapped, digests=_digest_large_steps(data["fitted"]))
 
     @staticmethod
     def load_heads(folder: Path) -> State:
@@ -494,12 +508,27 @@ def _save_tables(values: FittedSteps, prefix: str, saving: Saving) -> dict[str, 
     }
 
 
-def _read_values(folder: Path, data: JsonObject) -> dict[str, JsonObject]:
-    """Read values with their tables."""
+def _digest_large_steps(fitted: JsonObject) -> dict[str, str]:
+    """Digest what the steps with a large table have learned; their entries name the digests of the tables."""
+    large = {key for key, values in fitted.items() if any(_is_large(_list_table_files(v)) for v in values.values())}
+    return {key: hashlib.sha256(_write_as_text(fitted[key]).encode()).hexdigest() for key in large}
+
+
+def _is_large(files: list[JsonObject]) -> bool:
+    return sum(file["rows"] for file in files) >= LEAST_ROWS
+
+
+def _read_values(folder: Path, data: JsonObject, mapped: MappedTables | None = None) -> dict[str, JsonObject]:
+    """Read values with their tables; large ones from `mapped`."""
     with _make_threads() as threads:
 
         def read(value: object) -> object:
             files = _list_table_files(value)
+            if mapped is not None and _is_large(files):
+                digests = [file["sha256"] for file in files]
+                return mapped.open_table(
+                    digests, lambda: pa.concat_tables(threads.map(partial(read_table, folder), files))
+                )
             return (
                 _Parts([threads.submit(read_table, folder, file) for file in files]) if files else decode_floats(value)
             )

@@ -441,16 +441,27 @@ class Workflow(KnownFromNVTabular):
         save_workflow(self.final, self.schema, self._require_state(), self.reading, path, storage_options)
 
     @staticmethod
-    def load(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> Workflow:
+    def load(
+        path: str | Path,
+        storage_options: str | Mapping[str, Any] | None = None,
+        *,
+        mapped: str | Path | None = None,
+    ) -> Workflow:
         """Load the fitted workflow of a folder that `save` wrote, or of the output folder of a run; also of a URL.
 
         `storage_options` are those of the storage of a URL, or their name (`ROWMILL_STORAGE_<NAME>`); without them the
         credentials of the environment count.
 
+        `mapped` is a folder of this host. Vocabularies of 65,536 values or more, and what looks them up, are written
+        there once, uncompressed (some 30 bytes for each number), and all processes that name this folder map them:
+        together they hold one copy, and only the first waits for it. Whoever may write there can change the results.
+        Remove the folder when no process uses it.
+
         Every file is checked against its digest: a DataError for one that is missing or damaged, or of a newer format.
-        A HostError for a function or operator that cannot be imported here.
+        Tables in `mapped` were checked when they were written there. A HostError for a function or operator that cannot
+        be imported here.
         """
-        saved = load_workflow(path, storage_options)
+        saved = load_workflow(path, storage_options, mapped)
         workflow = Workflow(saved.final)
         workflow.schema = saved.schema
         workflow.state = saved.state

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.schema import Schema
+from tasks.graph.mapped_tables import MappedTables
 from tasks.graph.node import Node
 from tasks.graph.saved_workflow import FittedOrigin, SavedWorkflow, load_fitted, save_fitted
 from tasks.graph.state import State
@@ -41,8 +42,13 @@ def save_workflow(
         staging.publish("replace")
 
 
-def load_workflow(path: str | Path, storage_options: str | Mapping[str, Any] | None = None) -> SavedWorkflow:
+def load_workflow(
+    path: str | Path, storage_options: str | Mapping[str, Any] | None = None, mapped: str | Path | None = None
+) -> SavedWorkflow:
     """Load the fitted workflow of a folder or URL; a DataError for an output that was discarded."""
+    tables = (
+        None if mapped is None else MappedTables(Path(local_folder(mapped, "the folder of mapped tables", "mapped")))
+    )
     with open_published(path, storage_options, "the fitted workflow", "Workflow.load") as copy:
         check_discarded(current(copy.folder), copy.folder, copy.name)
-        return load_fitted(copy.folder)
+        return load_fitted(copy.folder, mapped=tables)

@@ -347,6 +347,9 @@ class HashTable:
                 slots = (slots[unresolved] + 1) & self.mask
 
 
+LOOKUP_CLASSES = (Lookup, _OneColumn, _DenseTable, _Strings, HashTable)  # arrays, numbers, and one another
+
+
 def _find_edges_of_runs(keys: np.ndarray) -> list[int]:
     """Find where each ascending run of distinct keys begins, and the end of the last; [] if the runs are short."""
     if _are_runs_short(_find_falls(keys[:SAMPLE]), SAMPLE):  # a cheap look refuses most keys
