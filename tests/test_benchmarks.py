@@ -116,7 +116,7 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
         vocabulary.checked(ids | {"seen": 4, "least": 0}, 10, 5)
 
 
-@pytest.mark.system
+@pytest.mark.nightly
 def test_processes_that_map_a_vocabulary_hold_one_copy(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     serving.main(["--vocabulary", "300000", "--processes", "2", "--folder", str(tmp_path), "--out", str(out)])

@@ -36,6 +36,10 @@ class GivenFrame:
     restore: Restore
 
 
+# A dictionary of the strings of so few rows costs more than it saves.
+FEW_ROWS = 64
+
+
 def open_columns(data: object, needed: Sequence[str], roots: Collection[str]) -> GivenFrame:
     """The columns of a frame that are needed, as far as it has them, also those that are fields of the structs
     `roots`."""
@@ -85,7 +89,8 @@ def _conform_table(table: pa.Table, schema: Schema, needed: Sequence[str]) -> pa
     frame_schema = Schema(Column(field.name, plain_type(field.type)) for field in table.schema)
     try:
         check_kinds(schema, frame_schema, needed)
-        return conform(with_distinct_values(table), pa.schema([(n, schema[n].dtype) for n in needed]))
+        plain = needed if table.num_rows <= FEW_ROWS else ()
+        return conform(with_distinct_values(table), pa.schema([(n, schema[n].dtype) for n in needed]), plain)
     except DataError as error:
         ending = "the workflow was fitted with"
         why = error.why

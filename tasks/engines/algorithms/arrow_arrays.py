@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,15 +29,19 @@ def raw(values: pa.Array) -> np.ndarray:
         values = values.cast(pa.uint8())
     elif pa.types.is_decimal(values.type):
         values = decimal_floats(values)
-    width = (
-        {8: "i8", 4: "i4"}[values.type.bit_width // 8]
-        if pa.types.is_temporal(values.type)
-        else values.type.to_pandas_dtype()
-    )
+    width = _width_of(values.type)
     buffer = values.buffers()[1]
     if buffer is None or not len(values):  # Arrow's casts of no values leave buffers of any size
         return np.zeros(len(values), dtype=width)
     return np.frombuffer(buffer, dtype=width, count=values.offset + len(values))[values.offset :]
+
+
+@functools.cache
+def _width_of(dtype: pa.DataType) -> np.dtype:
+    """The type of the stored numbers of a type, times as integers."""
+    if pa.types.is_temporal(dtype):
+        return np.dtype({8: "i8", 4: "i4"}[dtype.bit_width // 8])
+    return np.dtype(dtype.to_pandas_dtype())
 
 
 def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:

@@ -65,7 +65,8 @@ def to_arrow(frame: dict[str, Column]) -> pa.Table:
 
 def host(values: Column) -> pa.Array:
     """Return the column as one Arrow array in host memory, without dictionary encoding."""
-    return array(decode(values))
+    arrow = array(values)
+    return arrow.dictionary_decode() if pa.types.is_dictionary(arrow.type) else arrow
 
 
 def length(frame: dict[str, Column]) -> int:
@@ -277,7 +278,8 @@ def to_time(values: Column) -> pa.Array:
         return array(times_of(array(decode(values)), pa.timestamp("us")))
     if pa.types.is_date(arrow.type):
         return pc.cast(arrow, pa.timestamp("us") if pa.types.is_date32(arrow.type) else pa.timestamp("ms"))
-    return pc.cast(arrow, pa.timestamp(arrow.type.unit)) if pa.types.is_timestamp(arrow.type) else arrow
+    has_zone = pa.types.is_timestamp(arrow.type) and arrow.type.tz is not None
+    return pc.cast(arrow, pa.timestamp(arrow.type.unit)) if has_zone else arrow
 
 
 PARTS = {

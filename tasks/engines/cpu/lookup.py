@@ -19,6 +19,7 @@ from tasks.engines.types import Array
 
 MAX_DENSE_RANGE = 1 << 22  # integers of a range up to this get a table with an entry per integer
 MAX_ARROW_STRINGS = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
+FEW_STRINGS = 64  # wanted strings up to this many, those of a request, are looked up one by one
 BATCH = 1 << 17  # keys that the hash table inserts or looks up at once
 SAMPLE = 1 << 14  # wanted keys that show whether most of them are absent, and whether they ascend
 FILTERED_SIZES = range(1 << 20, 1 << 26)  # slots of tables that do not fit into the cache while their filter does
@@ -199,6 +200,9 @@ class _Strings:
     def find_places(self, values: pa.Array) -> np.ndarray:
         """Find the place of each value among the keys, int64; -1 for a value that is not a key."""
         values = values if pa.types.is_string(values.type) else values.cast(pa.string())
+        if len(values) <= FEW_STRINGS and self.hash_table is None:
+            place_of = self._place_of_string
+            return np.array([place_of.get(value, -1) for value in values.to_pylist()], dtype=np.int64)
         if self.hash_table is None or len(self.keys) <= len(values) // 8:
             places = pc.index_in(values, value_set=self.keys, skip_nulls=True)
             return raw(pc.fill_null(places, -1)).astype(np.int64)
@@ -212,6 +216,11 @@ class _Strings:
             matches = raw(pc.fill_null(pc.index_in(wanted, value_set=self.colliding_keys), -1))
             places[rows] = np.where(matches < 0, -1, self.colliding_places.take(matches, mode="clip"))
         return places
+
+    @cached_property
+    def _place_of_string(self) -> dict[str, int]:
+        """The place of each string; a null has none. Of few strings only: Arrow builds its table anew in every call."""
+        return {key: place for place, key in enumerate(self.keys.to_pylist()) if key is not None}
 
 
 class HashTable:

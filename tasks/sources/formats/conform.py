@@ -141,9 +141,12 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
 
 def with_fields(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """The table with columns of those names that are paths of fields of its structs; other names are passed over."""
+    missing = [name for name in names if name not in table.column_names]
+    if not missing:
+        return table
     schema = Schema.from_arrow(table.schema)
-    for name in names:
-        if name not in table.column_names and (root := schema.root(name)) is not None:
+    for name in missing:
+        if (root := schema.root(name)) is not None:
             column = table.column(root).cast(schema[root].dtype)
             chunks = [_field(chunk, name[len(root) + 1 :]) for chunk in column.chunks]
             table = table.append_column(name, pa.chunked_array(chunks, schema[name].dtype))
