@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,7 +142,8 @@ def _describe(value: object, arrays: list[Any]) -> JsonObject:
             return {type(value).__name__: [_describe(item, arrays) for item in value]}
     if CLASSES.get(type(value).__name__) is not type(value):
         raise UnmappableError(type(value).__name__)
-    fields = {name: _describe(item, arrays) for name, item in vars(value).items()}
+    cached = {name for name, item in vars(type(value)).items() if isinstance(item, cached_property)}  # made when needed
+    fields = {name: _describe(item, arrays) for name, item in vars(value).items() if name not in cached}
     return {"object": type(value).__name__, "fields": fields}
 
 
