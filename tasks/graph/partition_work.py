@@ -127,15 +127,20 @@ class Work(PickledFields):
         """The column that down-sampling makes: it is part of the schema, and of no file."""
         return self.rules.downsampling.weight if self.rules.downsampling else None
 
-    def open_partition(self, partition: Partition, targets: Sequence[tuple[int, str]]) -> Evaluation:
-        """Read a partition and filter its rows; it is then ready to make the targets, and nothing else."""
+    def open_partition(
+        self, partition: Partition, targets: Sequence[tuple[int, str]], learning: Sequence[Step] = ()
+    ) -> Evaluation:
+        """Read a partition and filter its rows; it is then ready to make the targets, and nothing else.
+
+        `learning` are the steps that learn from the targets, if nothing else uses these.
+        """
         bound = self.bound
         noted = FailedCasts()
         where = place_of(partition)
         with at(where):
             needed = self._list_source_columns(targets)
             more = [name for name in self._profiled if name not in needed]
-            rows = self._load(partition, [*needed, *more], self._list_plain_columns(targets), noted)
+            rows = self._load(partition, [*needed, *more], self._list_plain_columns(targets, learning), noted)
         met = None if self.profile is None else Counter[str]()
         context = Context(
             self.kernels,
@@ -203,15 +208,16 @@ class Work(PickledFields):
     def _with_filters(self, targets: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         return [*targets, *(place for f in self.filters_for(targets) for place in f.inputs.values())]
 
-    def _list_plain_columns(self, targets: Sequence[tuple[int, str]]) -> list[str]:
+    def _list_plain_columns(self, targets: Sequence[tuple[int, str]], learning: Sequence[Step]) -> list[str]:
         """List the source columns whose strings may be read as plain strings: those that only one operator uses, which
         takes them so."""
         if self.engine != "pandas" or self.cache is not None:
             return []
         bound = self.bound
-        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters_for(targets)]
+        steps = [*bound.needed_steps(self._with_filters(targets)), *self.filters_for(targets), *learning]
         uses = [(bound.origin(*place), step.op.plain_too) for step in steps for place in step.fit_inputs.values()]
-        uses += [(bound.origin(*place), False) for place in targets]
+        if not learning:
+            uses += [(bound.origin(*place), False) for place in targets]
         uses += [((SOURCE, name), False) for name in self._conditions]
         often = Counter(root for root, _ in uses)
         return [name for (place, name), plain in uses if plain and place == SOURCE and often[place, name] == 1]

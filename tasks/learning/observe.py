@@ -302,7 +302,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
     work = phase.work
     xp = work.kernels.xp
     targets = [place for step in phase.steps for place in step.fit_inputs.values()]
-    evaluation = work.open_partition(partition, targets)
+    evaluation = work.open_partition(partition, targets, phase.steps)
     evaluation.columns(targets)
     offsets = {space: find_block_offsets(partition, c.ordered(), xp) for space, c in evaluation.contexts.items()}
     partials: dict[str, Partial] = {}

@@ -25,6 +25,7 @@ from tasks.engines.hashing.canonical import decimal_floats
 from tasks.engines.types import Series
 
 Column = pd.Series  # with an Arrow type
+ROWS_PER_RESULT = 4  # from so many rows on for each integer of a range, results are looked up and not computed
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
@@ -128,7 +129,13 @@ def fill_null(values: Column, value: object) -> Column:
         return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
     if pa.types.is_null(arrow.type):
         return column(pa.repeat(pa.scalar(value), len(arrow)))
-    return column(pc.fill_null(arrow, pa.scalar(value, arrow.type)))
+    if not arrow.null_count:
+        return values
+    filler = pa.scalar(value, arrow.type)
+    if not pa.types.is_integer(arrow.type):
+        return column(pc.fill_null(arrow, filler))
+    data, valid = numbers(values)
+    return from_numbers(np.where(valid, data, data.dtype.type(filler.as_py())))
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
@@ -149,9 +156,25 @@ def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Co
 def log1p(values: Column, dtype: pa.DataType) -> Column:
     """Compute ln(1 + x) in float64, and convert it to `dtype`; -1 gives -inf, values below -1 give null."""
     data, valid = numbers(values)
-    with np.errstate(all="ignore"):
-        out = np.log1p(data.astype(np.float64)).astype(dtype.to_pandas_dtype())
-    return finite(from_numbers(out, valid))
+    return finite(from_numbers(_map_numbers(data, lambda each: _log1p(each, dtype)), valid))
+
+
+def _log1p(data: np.ndarray, dtype: pa.DataType) -> np.ndarray:
+    with np.errstate(all="ignore"):  # in the place of a null there may be any number
+        return np.log1p(data.astype(np.float64)).astype(dtype.to_pandas_dtype())
+
+
+def _map_numbers(data: np.ndarray, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Apply `work` to each number; of integers of a small range only to all integers of the range."""
+    if data.dtype.kind in "iu" and len(data):
+        low = int(data.min())
+        high = int(data.max())
+        if high - low < len(data) // ROWS_PER_RESULT:
+            data = data if data.dtype.itemsize >= 4 else data.astype(np.int32)
+            first = data.dtype.type(low)
+            results = work(np.arange(high - low + 1).astype(data.dtype) + first)
+            return results.take(data - first if low else data)
+    return work(data)
 
 
 def moments(values: Column, starts: Sequence[int]) -> list[tuple[int, float, float, float, float]]:

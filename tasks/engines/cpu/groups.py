@@ -14,6 +14,7 @@ from tasks.engines.algorithms.arrow_arrays import build, raw
 from tasks.engines.algorithms.host_tables import factorize, group_rows
 from tasks.engines.algorithms.reductions import refuse_wrapped
 from tasks.engines.convert.type_widening import widest
+from tasks.engines.cpu import short_strings
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.hashing import murmur3
 
@@ -58,13 +59,13 @@ def _count_one(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
             )
             present = np.flatnonzero(counts)
             values = build((present.astype(wide) + wide(low)).astype(numbers.dtype), dtype=arrow.type)
-            counts = counts[present]
-            if arrow.null_count:
-                values = pa.concat_arrays([values, pa.nulls(1, arrow.type)])
-                counts = np.append(counts, arrow.null_count)
-            return values, counts.astype(np.int64)
+            return _with_null(values, counts[present].astype(np.int64), arrow.null_count)
         if arrow.null_count == 0 and _mostly_distinct(raw(arrow)):
-            return _count_sorted(arrow)
+            numbers, counts = _count_numbers(raw(arrow))
+            return build(numbers, dtype=arrow.type), counts
+    if width := short_strings.measure_width(arrow):
+        numbers, counts = _count_numbers(short_strings.to_numbers(arrow, width))
+        return _with_null(short_strings.to_strings(numbers, width), counts, arrow.null_count)
     codes, values = factorize(arrow)
     counts = np.bincount(codes, minlength=len(values)).astype(np.int64)
     present = np.flatnonzero(counts)
@@ -77,10 +78,26 @@ def _mostly_distinct(values: np.ndarray) -> bool:
     return len(values) >= SAMPLE and 2 * len(np.unique(sample)) > len(sample)
 
 
-def _count_sorted(arrow: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    values = np.sort(raw(arrow))
-    first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-    return build(values[first], dtype=arrow.type), np.diff(first, append=len(values))
+def _count_numbers(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct numbers, ascending; how often each occurs)."""
+    numbers = np.sort(numbers)
+    first = _find_changes(numbers)
+    return numbers[first], np.diff(first, append=len(numbers))
+
+
+def _find_changes(numbers: np.ndarray) -> np.ndarray:
+    """Find the places, among sorted numbers, where another number begins."""
+    changes = np.empty(len(numbers), dtype=bool)
+    changes[:1] = True
+    np.not_equal(numbers[1:], numbers[:-1], out=changes[1:])
+    return np.flatnonzero(changes)
+
+
+def _with_null(values: pa.Array, counts: np.ndarray, nulls: int) -> tuple[pa.Array, np.ndarray]:
+    """Add a null and how often it occurs to distinct values and their counts, if it occurs."""
+    if not nulls:
+        return values, counts
+    return pa.concat_arrays([values, pa.nulls(1, values.type)]), np.append(counts, nulls)
 
 
 def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
@@ -89,6 +106,10 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
     joined = pa.concat_tables(tables)
+    if joined.column_names == [names[0], "count"]:
+        values = array(joined.column(0))
+        if width := short_strings.measure_width(values):
+            return pa.table(_merge_short_strings(values, width, raw(array(joined["count"]))), joined.column_names)
     codes, keys = group_rows([array(joined.column(n)) for n in names])
     groups = len(keys[0])
     out = dict(zip(names, keys, strict=True))
@@ -101,6 +122,25 @@ def merge_sums(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
         elif name not in out:
             out[name] = build(_sum_by(codes, groups, values))
     return pa.table({name: out[name] for name in joined.column_names})
+
+
+def _merge_short_strings(values: pa.Array, width: int, counts: np.ndarray) -> list[pa.Array]:
+    """[distinct strings, the sum of their counts] of strings that tables have in common.
+
+    The sort is a merge: the strings of most tables ascend already.
+    """
+    nulls = 0
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        nulls = int(counts[~valid].sum())
+        counts = counts[valid]
+    numbers = short_strings.to_numbers(values, width)
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers.take(order)
+    first = _find_changes(numbers)
+    sums = np.add.reduceat(counts.take(order), first)
+    merged, sums = _with_null(short_strings.to_strings(numbers[first], width), sums, nulls)
+    return [merged, build(sums)]
 
 
 def _exact_sums(codes: np.ndarray, groups: int, values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from tasks.core.schema import Schema
 from tasks.engines.algorithms.arrow_arrays import build, raw
 from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.convert import host_files
+from tasks.engines.cpu import short_strings
 from tasks.engines.cpu.columns import array
 from tasks.engines.cpu.groups import hash_columns
 
@@ -72,15 +73,17 @@ def _sort_by_counting(values: pa.Array, counts: np.ndarray, table: pa.Table) -> 
         order = order[counts[order] <= COMMON]
     sizes = np.bincount(common[order], minlength=COMMON)
     runs = [(end - n, end) for end, n in zip(np.cumsum(sizes), sizes, strict=True) if n]
-    if pa.types.is_string(values.type):
+    width = short_strings.measure_width(values)
+    if pa.types.is_string(values.type) and not width:
         for start, stop in runs:
             order[start:stop] = order[start:stop][order_of_strings(values.take(pa.array(order[start:stop])))]
         tail = values.take(pa.array(order))
     else:
-        numbers = raw(values)[order]
+        numbers = short_strings.to_numbers(values, width) if width else raw(values)
+        numbers = numbers[order]
         for start, stop in runs:
             numbers[start:stop].sort()
-        tail = build(numbers, dtype=values.type)
+        tail = short_strings.to_strings(numbers, width) if width else build(numbers, dtype=values.type)
     rest = pa.table([tail, pa.array(counts[order])], schema=table.schema)
     return pa.concat_tables([head, rest]) if len(head) else rest
 

@@ -238,6 +238,22 @@ def test_affine_and_log1p(k):
     assert (out(k, logs), k.dtype(logs)) == ([0.0, -INF, None, None], pa.float32())
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (pa.int8(), [-128, 127, 0, -1]),
+        (pa.uint8(), [255, 0, 3, 3]),
+        (pa.int32(), [-1, 40, 7, 2**31 - 1]),
+        (pa.int64(), [-(2**63), 2**63 - 1, 5, 5]),
+        (pa.uint64(), [2**64 - 1, 2**64 - 2, 2**64 - 1, 2**64 - 5]),
+    ],
+)
+def test_log1p_of_few_integers_is_that_of_each(k, dtype, values):
+    several = pa.array(values * 500, dtype)
+    alone = [out(k, k.log1p(col(k, [value], dtype), pa.float64()))[0] for value in values]
+    assert out(k, k.log1p(col(k, several), pa.float64())) == alone * 500
+
+
 def test_moments(k):
     column = col(k, [1, None, 2, 3, 4, None, 7])
     assert k.moments(column, [0, 5, 6, 7]) == [
@@ -395,6 +411,35 @@ def test_equal_counts_stand_in_the_order_of_values(k):
     assert order([DAY, datetime.date(1960, 1, 1)]) == [datetime.date(1960, 1, 1), DAY]
 
 
+WIDTHS = {
+    "one byte": ["b", "a", "b", "c", "a", "b"],
+    "eight bytes": ["00ff00ff", "zzzzzzzz", "00ff00ff", "00ff00fe", "zzzzzzzz", "00ff00ff"],
+    "letters of two bytes": ["äö", "zäz", "äö", "aäa", "zäz", "äö"],
+    "with nulls": ["20", None, "20", "19", None, "20"],
+    "of two lengths": ["ab", "abc", "ab", "a", "abc", "ab"],
+    "nine bytes": ["123456789", "223456789", "123456789", "023456789", "223456789", "123456789"],
+    "empty": ["", "b", "", "a", "b", ""],
+}
+
+
+@pytest.mark.parametrize("texts", WIDTHS.values(), ids=WIDTHS)
+def test_strings_of_one_length_are_counted_like_others(k, texts):
+    first, second, third = texts[0], texts[1], texts[3]
+    counts = k.count_values([col(k, pa.array(["?", *texts, "?"]).slice(1, 6))], ["v"])
+    merged = k.merge_sums([counts, k.count_values([col(k, [third, first])], ["v"])], ["v"])
+    assert rows(k, counts) == rows(k, k.count_values([col(k, pa.array(texts).dictionary_encode())], ["v"]))
+    assert {row["v"]: row["count"] for row in rows(k, merged)} == {first: 4, second: 2, third: 2}
+
+
+def test_strings_of_one_length_stand_in_the_order_of_their_bytes(k):
+    texts = [f"{(i * 7919) % 100_003:06d}" for i in range(80_000)] + ["éé00", "zzzzzz"]
+    counts = k.count_values([col(k, texts + texts[:300] + ["000000"] * 300)], ["v"])
+    found = [(row["v"], row["count"]) for row in k.host_table(k.sort_counts(counts, ["v"])).to_pylist()]
+    twice = set(texts[:300]) - {"000000"}
+    expected = [("000000", 302), *((text, 2) for text in sorted(twice))]
+    assert found == [*expected, *((text, 1) for text in sorted(set(texts) - twice - {"000000"}, key=str.encode))]
+
+
 def test_tables_of_one_vocabulary_get_one_type(k):
     tables = [k.count_values([col(k, [1], pa.int8())], ["v0"]), k.count_values([col(k, [1, 2], pa.int32())], ["v0"])]
     assert rows(k, k.merge_sums(k.same_types(tables), ["v0"])) == [{"v0": 1, "count": 2}, {"v0": 2, "count": 1}]
@@ -472,6 +517,26 @@ def test_lookup_of_many_strings_and_of_a_dictionary(k):
     lookup = k.Lookup([pa.array(words)])
     column = col(k, pa.array([*words[::-1], "other", None]).dictionary_encode())
     assert plain(lookup.find_places([column])) == [*range(19_999, -1, -1), -1, -1]
+
+
+@pytest.mark.parametrize("keys", [50, 6_000])
+def test_lookup_of_strings_of_one_length(k, keys):
+    lookup = k.Lookup([pa.array([f"{i:04x}" for i in range(keys)])])
+    assert lookup.find_places([col(k, ["0031", "0000", "ffff", "0002"])]).tolist() == [49, 0, -1, 2]
+    assert lookup.find_places([col(k, ["0031", None, "zz", "", "00000002", "0002"])]).tolist() == [
+        49,
+        -1,
+        -1,
+        -1,
+        -1,
+        2,
+    ]
+    assert lookup.find_places([col(k, ["31", "00"])]).tolist() == [-1, -1]
+    assert lookup.find_places([col(k, [None, "0007", None])]).tolist() == [-1, 7, -1]
+    many = [f"{i % 7_000:04x}" for i in range(60_000)]
+    assert lookup.find_places([col(k, many)]).tolist() == [i if i < keys else -1 for i in range(7_000)] * 8 + [
+        i if i < keys else -1 for i in range(4_000)
+    ]
 
 
 def test_lookup_of_narrow_numbers_in_a_wide_vocabulary(k):
