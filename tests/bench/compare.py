@@ -1,7 +1,9 @@
-"""rowmill and its peers on the toy workload, interleaved; medians and ratios into a JSON file.
+"""rowmill and its peers on the recipe toy or criteo, interleaved; medians and ratios into a JSON file.
 
     python -m tests.bench.compare --rows 20000000 --repeats 5 --folder /dev/shm/rowmill-bench --out
     tests/bench/results/NAME.json
+    python -m tests.bench.compare --recipe criteo --format tsv --rows 5000000 --repeats 3 --folder
+    /dev/shm/rowmill-bench --out tests/bench/results/NAME.json
 
 Input and outputs lie in `--folder` (use a tmpfs). Every contender is one process per run and prints one JSON line;
 its time goes from the first look at the input to the last file (rowmill: from ingest to the committed manifest;
@@ -22,44 +24,57 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from flows.sample import criteo
+
 HERE = Path(__file__).parent
 PEERS = {
-    "polars-streaming": ["peer_polars.py", "--mode", "streaming"],
-    "polars-gather": ["peer_polars.py", "--mode", "gather"],
-    "duckdb": ["peer_duckdb.py"],
-    "arrow-numpy": ["peer_arrow_numpy.py"],
-    "pyarrow": ["peer_pyarrow.py"],
-    "dask-pandas": ["peer_dask_pandas.py"],
+    "toy": {
+        "polars-streaming": ["peer_polars.py", "--mode", "streaming"],
+        "polars-gather": ["peer_polars.py", "--mode", "gather"],
+        "duckdb": ["peer_duckdb.py"],
+        "arrow-numpy": ["peer_arrow_numpy.py"],
+        "pyarrow": ["peer_pyarrow.py"],
+        "dask-pandas": ["peer_dask_pandas.py"],
+    },
+    "criteo": {"polars-streaming": ["peer_polars_criteo.py"]},
 }
+FORMATS = {"toy": ["parquet"], "criteo": ["parquet", "tsv"]}
 PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "polars", "duckdb")
 BUSY = 0.1
 
 
-def command(name: str, source: Path, target: Path, files: int, variants: dict[str, list[str]]) -> list[str]:
-    """The process that runs one contender once."""
-    if name not in PEERS:
-        return [
-            sys.executable,
-            "-m",
-            "tests.bench.rowmill_run",
-            "--input",
-            str(source),
-            "--output",
-            str(target),
-            "--files",
-            str(files),
-            "--set",
-            *variants.get(name, []),
-        ]
-    script, *options = PEERS[name]
-    where = [str(HERE / "peers" / script), *options]
-    return [sys.executable, *where, "--input", str(source), "--output", str(target), "--files", str(files)]
+@dataclass(frozen=True)
+class Workload:
+    """What all contenders do: a recipe on the files of a folder."""
+
+    recipe: str
+    format: str
+    source: Path
+    files: int
+
+    def make_command(self, name: str, target: Path, variants: dict[str, list[str]]) -> list[str]:
+        """Make the command that runs one contender once."""
+        where = ["--input", str(self.source), "--output", str(target), "--files", str(self.files)]
+        peers = PEERS[self.recipe]
+        if name in peers:
+            script, *options = peers[name]
+            suffix = ["--suffix", self.format] if self.recipe == "criteo" else []
+            return [sys.executable, str(HERE / "peers" / script), *options, *suffix, *where]
+        changes = [*self.list_source_changes(), *variants.get(name, [])]
+        return [sys.executable, "-m", "tests.bench.rowmill_run", "--recipe", self.recipe, *where, "--set", *changes]
+
+    def list_source_changes(self) -> list[str]:
+        """List the changes to the job that name the format of the files."""
+        if self.format == "parquet":
+            return []
+        return ["source.format=tsv", "source.header=false", f"source.columns=[{', '.join(criteo.NAMES)}]"]
 
 
 def measured(call: list[str], environment: dict[str, str]) -> dict[str, Any]:
@@ -118,7 +133,7 @@ def machine() -> dict[str, Any]:
 
 
 def compare(
-    names: list[str], repeats: int, source: Path, folder: Path, files: int, variants: dict[str, list[str]], busy: float
+    workload: Workload, names: list[str], repeats: int, folder: Path, variants: dict[str, list[str]], busy: float
 ) -> dict[str, list[dict[str, Any]]]:
     """All contenders in turn, `repeats` times, after one run of each that does not count."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -127,7 +142,7 @@ def compare(
         for name in names:
             for _ in range(4):
                 target = folder / f"out-{name}"
-                found = measured(command(name, source, target, files, variants), environment)
+                found = measured(workload.make_command(name, target, variants), environment)
                 shutil.rmtree(target, ignore_errors=True)
                 if found.get("others_cpu_share", 0) <= busy:
                     break
@@ -146,6 +161,7 @@ def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         ratios = [ours["seconds"] / r["seconds"] for ours, r in zip(runs["rowmill"], found, strict=True)]
         out[name] = {
             "seconds": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
+            "statistics": statistics.median(map(seconds_of_statistics, found)),
             "peak_memory_gb": max(r["peak_memory_gb"] for r in found),
             "rowmill_takes": round(statistics.median(ratios), 3),
             "runs_disturbed": sum(r.get("others_cpu_share", 0) > BUSY for r in found),
@@ -153,13 +169,22 @@ def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     return out
 
 
+def seconds_of_statistics(run: dict[str, Any]) -> float:
+    """The seconds that a run has learned for; those of reading, too, where a peer does that before."""
+    if "stages" in run:
+        return float(run["stages"]["statistics"]["seconds"])
+    return float(run["laps"].get("read", 0) + run["laps"].get("stats", 0))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="toy", choices=list(PEERS))
+    parser.add_argument("--format", default="parquet", choices=sorted({f for of in FORMATS.values() for f in of}))
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--folder", type=Path, required=True, help="where input and outputs lie; a tmpfs")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--peers", nargs="*", help="all of the recipe if left out")
     what = "a name, and changes to rowmill's job that it stands for: disk run.exchange=disk"
     parser.add_argument("--variant", nargs="+", action="append", default=[], metavar="TEXT", help=what)
     what = "share of the machine that others may use during a run; the system's own writing to a disk counts as well"
@@ -167,20 +192,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     variants = {name: changes for name, *changes in args.variant}
+    peers = list(PEERS[args.recipe]) if args.peers is None else args.peers
+    if unknown := {*peers} - {*PEERS[args.recipe]}:
+        parser.error(f"{', '.join(unknown)}: the peers of {args.recipe} are {', '.join(PEERS[args.recipe])}")
+    if args.format not in FORMATS[args.recipe]:
+        parser.error(f"the peers of {args.recipe} read {', '.join(FORMATS[args.recipe])}")
 
     from flows.sample import make_sample
     from infra.orchestration.server import ensure_server, stop_server
 
     os.environ.setdefault("PREFECT_HOME", str(args.folder / "prefect"))
-    source, names = args.folder / f"toy-{args.rows}", ["rowmill", *variants, *args.peers]
-    make_sample("toy", source, args.rows, files=8)
+    source = args.folder / f"{args.recipe}-{args.rows}-{args.format}"
+    names = ["rowmill", *variants, *peers]
+    make_sample(args.recipe, source, args.rows, files=8, format=args.format)
+    workload = Workload(args.recipe, args.format, source, args.files)
     ensure_server()
     try:
-        runs = compare(names, args.repeats, source, args.folder, args.files, variants, args.busy)
+        runs = compare(workload, names, args.repeats, args.folder, variants, args.busy)
     finally:
         stop_server()
     result = {
-        "workload": "toy",
+        "workload": args.recipe,
+        "format": args.format,
         "rows": args.rows,
         "files": args.files,
         "command": " ".join(["python -m tests.bench.compare", *sys.argv[1:]]),

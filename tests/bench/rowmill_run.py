@@ -1,4 +1,4 @@
-"""One run of the toy recipe through the Prefect flow, as a contender of the comparison: prints one JSON line."""
+"""One run of a recipe through the Prefect flow, as a contender of the comparison: prints one JSON line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def main() -> None:
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--recipe", default="toy")
     parser.add_argument("--set", nargs="*", default=[])
     args = parser.parse_args()
 
@@ -37,7 +38,7 @@ def main() -> None:
         "output.on_existing=replace",
         *args.set,
     ]
-    job = load_job("toy", changes).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    job = load_job(args.recipe, changes).model_dump(mode="json", by_alias=True, exclude_unset=True)
     window = quiet.Window()
     (folder,) = preprocess(**{k: v for k, v in job.items() if v is not None})
     others = window.others()

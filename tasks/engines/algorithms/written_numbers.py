@@ -169,8 +169,12 @@ def find_padded_row(texts: pa.ChunkedArray) -> int | None:
         offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
         longer = np.flatnonzero(np.diff(offsets) > 1) if len(chunk) else np.array([], int)
         if len(longer):
-            first = np.frombuffer(chunk.buffers()[2], np.uint8)[offsets[longer]]
+            letters = np.frombuffer(chunk.buffers()[2], np.uint8)
+            first = letters[offsets[longer]]
             longer = longer[first <= ord("0")]  # signs and blanks, too
+            # Of -1 and -20 the second letter shows that they are not: many columns have such numbers.
+            first, second = letters[offsets[longer]], letters[offsets[longer] + 1]
+            longer = longer[(first != ord("-")) | (second < ord("1")) | (second > ord("9"))]
             place = pc.index(pc.match_substring_regex(chunk.take(longer), PADDED), pa.scalar(True)).as_py()
             if place >= 0:
                 return rows + int(longer[place])

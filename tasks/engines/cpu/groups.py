@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.algorithms import exact_sums
+from tasks.engines.algorithms import exact_sums, short_strings
 from tasks.engines.algorithms.arrow_arrays import build, raw
 from tasks.engines.algorithms.host_tables import factorize, group_rows
 from tasks.engines.algorithms.reductions import refuse_wrapped
 from tasks.engines.convert.type_widening import widest
-from tasks.engines.cpu import short_strings
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.hashing import murmur3
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.engines.algorithms import short_strings
 from tasks.engines.algorithms.arrow_arrays import raw
 from tasks.engines.algorithms.host_tables import plain
-from tasks.engines.cpu import short_strings
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.cpu.groups import to_key_bits
 from tasks.engines.hashing import murmur3
@@ -224,14 +224,14 @@ class _Strings:
     def _find_numbers(self, values: pa.Array, are_few: bool) -> np.ndarray:
         wanted = short_strings.to_numbers(values, self.width)
         if are_few or self.number_table is None:
-            of_valid = _index_in(pa.array(wanted), pa.array(self.numbers))
+            places = _index_in(pa.array(wanted), pa.array(self.numbers))
         else:
-            of_valid = self.number_table.find(wanted.view(np.int64))
+            places = self.number_table.find(wanted.view(np.int64))
         if not values.null_count:
-            return of_valid
-        places = np.full(len(values), -1, dtype=np.int64)
-        places[values.is_valid().to_numpy(zero_copy_only=False)] = of_valid
-        return places
+            return places
+        places_by_row = np.full(len(values), -1, dtype=np.int64)
+        places_by_row[values.is_valid().to_numpy(zero_copy_only=False)] = places
+        return places_by_row
 
 
 def _index_in(values: pa.Array, keys: pa.Array) -> np.ndarray:

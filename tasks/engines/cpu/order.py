@@ -14,6 +14,7 @@ from tasks.engines.algorithms.arrow_arrays import build, raw
 from tasks.engines.algorithms.protocol import Name
 from tasks.engines.cpu.columns import Column, array, column
 
+CACHED_ROWS = 1 << 16  # rows whose ranges are computed at once, in the cache
 PADDING = 256  # spare bytes per column that do not count as memory of other rows
 
 
@@ -96,9 +97,15 @@ def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
     small = np.uint16 if ranges < 1 << 16 else np.uint32
     if total * ranges >= 1 << 63 or total == 0:
         return (np.searchsorted(edges, positions.astype(np.int64), side="right") - 1).astype(small)
-    place = (positions * np.uint64(ranges)) // np.uint64(total)
-    place += edges[1:].astype(np.uint64).take(place.astype(np.int64)) <= positions
-    return place.astype(small)
+    ends = edges[1:].astype(np.uint64)
+    place: np.ndarray = np.empty(len(positions), small)
+    for start in range(0, len(positions), CACHED_ROWS):
+        part = positions[start : start + CACHED_ROWS]
+        quotient = part * np.uint64(ranges)
+        quotient //= np.uint64(total)
+        quotient += ends.take(quotient.view(np.int64)) <= part
+        place[start : start + CACHED_ROWS] = quotient
+    return place
 
 
 def assemble(pieces: Sequence[Pieces], skip: int, rows: int) -> pa.Table:

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.schema import Schema
+from tasks.engines.algorithms import short_strings
 from tasks.engines.algorithms.arrow_arrays import build, raw
 from tasks.engines.algorithms.host_tables import ascending, sortable
 from tasks.engines.convert import host_files
-from tasks.engines.cpu import short_strings
 from tasks.engines.cpu.columns import array
 from tasks.engines.cpu.groups import hash_columns
 

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 
 from tasks.core.dtypes import dtype_name, field_type, is_list, is_uuid, kind_of, leaf_type, plain_type
 from tasks.core.schema import Schema, check_storable
+from tasks.engines.algorithms import short_strings
+from tasks.engines.algorithms.arrow_arrays import one_array
 from tasks.engines.algorithms.text_casts import parse_text
 from tasks.engines.convert.python_values import to_python_list
 from tasks.engines.convert.type_widening import check_range
@@ -22,6 +24,7 @@ from tasks.engines.hashing.canonical import decimal_floats
 from tasks.errors import DataError
 
 STRINGS = pa.dictionary(pa.int32(), pa.string())
+ONE_CHUNK_BYTES = 2**30  # of strings: half of what one chunk can hold
 
 
 def to_carried_type(dtype: pa.DataType) -> pa.DataType:
@@ -234,7 +237,7 @@ def _uuid_texts(array: pa.FixedSizeBinaryArray) -> pa.DictionaryArray:
 
 def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
+        column = _encode_strings(column.cast(pa.string()))
     elif column.type != STRINGS:
         column = column.cast(STRINGS)
     if column.num_chunks > 1:  # in one chunk: the next who unifies would go through a dictionary again for each
@@ -242,6 +245,19 @@ def _as_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
         indices = pa.concat_arrays([chunk.indices for chunk in chunks])
         column = pa.chunked_array([pa.DictionaryArray.from_arrays(indices, chunks[0].dictionary)])
     return column
+
+
+def _encode_strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dictionary-encode strings, in one chunk where it can hold them.
+
+    Arrow gives each chunk a dictionary of all values up to there, whose time and memory grow with the square of their
+    number.
+    """
+    if column.nbytes > ONE_CHUNK_BYTES:
+        return column.dictionary_encode()
+    strings = one_array(column)
+    width = short_strings.measure_width(strings)
+    return pa.chunked_array([short_strings.encode(strings, width) if width else strings.dictionary_encode()])
 
 
 def infinite_columns(table: pa.Table) -> list[str]:
