@@ -104,6 +104,8 @@ def read(files: Sequence[File], pieces: Sequence[Piece], schema: pa.Schema, opti
             tables.append(_read_columns(file, run, schema, options, source, footer))
     if len(tables) == 1:
         return tables[0]
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return pa.concat_tables(tables).unify_dictionaries()
     plain = [n for n in options.get("plain", ()) if all(t.schema.field(n).type == pa.string() for t in tables)]
     return pa.concat_tables(conform(t, schema, plain) for t in tables).unify_dictionaries()
 
@@ -131,9 +133,20 @@ def source_of(file: File, options: ReadOptions) -> Iterator[tuple[Any, pq.FileMe
             yield opened, footer_of(file, storage)
     else:
         with open_planned_path(file) as name:
-            with _named_errors(file.path):
-                footer = pq.read_metadata(name)
-            yield name, footer
+            yield name, _find_local_footer(file, name)
+
+
+def _find_local_footer(file: File, name: str) -> pq.FileMetaData:
+    """The footer of an open local file, read once in this process while the file is the one of the plan."""
+    if not file.inode:  # scratch files, which a run writes again under the same names
+        with _named_errors(file.path):
+            return pq.read_metadata(name)
+    footer = footers.find(file)
+    if footer is None:
+        with _named_errors(file.path):
+            footer = pq.read_metadata(name)
+        footers.keep(file, footer, footer.serialized_size)
+    return footer
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Parquet behind URLs: each footer once in a process, then exactly the column chunks that are needed, of several files
-at once, as much as may be on its way."""
+"""Parquet footers, each read once in a process; of files behind URLs exactly the column chunks that are needed,
+of several files at once, as much as may be on its way."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ os.register_at_fork(after_in_child=footers.begin_fork)
 
 
 def _key(file: File) -> tuple[Any, ...]:
-    return file.path, file.size, file.mtime, file.version
+    return file.path, file.size, file.mtime, file.version, file.inode, file.ctime
 
 
 def read_footer(file: File, storage: Mapping[str, Any] | None) -> bytes:

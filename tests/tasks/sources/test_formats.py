@@ -7,6 +7,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 import re
 import time
 import uuid
@@ -34,6 +35,7 @@ from tasks.graph.binding import Bound
 from tasks.graph.node import Node
 from tasks.sources.formats import FORMATS, record_ends, text_ranges
 from tasks.sources.formats.conform import conform
+from tasks.sources.formats.parquet_chunks import footers
 from tasks.sources.formats.record_ends import Dialect, cut_text
 from tasks.sources.planning import make_plan
 from tasks.sources.reader import read
@@ -766,3 +768,27 @@ def test_a_line_null_is_a_row_of_nulls_wherever_it_stands(
         return
     plan = make_plan(source, limits=Limits(range_bytes=limit))
     assert everything(plan)["a"].to_pylist() == expected
+
+
+def test_a_process_reads_each_footer_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
+    plan = make_plan(Source(path=str(tmp_path)))
+    monkeypatch.setattr(pq, "read_metadata", None)
+    assert everything(plan)["x"].to_pylist() == [1, 2]
+    monkeypatch.undo()
+    footers.forget()
+    assert everything(plan)["x"].to_pylist() == [1, 2]
+    assert footers.find(plan.files[0]) is not None
+
+
+def test_a_file_in_the_place_of_another_has_a_footer_of_its_own(tmp_path: Path) -> None:
+    path, other = tmp_path / "rows.parquet", tmp_path / "other"
+    pq.write_table(pa.table({"x": [1, 2], "y": [3, 4]}), path)
+    pq.write_table(pa.table({"y": [5, 6], "x": [7, 8]}), other)
+    first = make_plan(Source(path=str(path)))
+    assert everything(first, ["x", "y"]).to_pydict() == {"x": [1, 2], "y": [3, 4]}
+    os.utime(other, ns=(first.files[0].mtime, first.files[0].mtime))
+    other.replace(path)
+    second = make_plan(Source(path=str(path)))
+    assert (second.files[0].size, second.files[0].mtime) == (first.files[0].size, first.files[0].mtime)
+    assert everything(second, ["x", "y"]).to_pydict() == {"x": [7, 8], "y": [5, 6]}
