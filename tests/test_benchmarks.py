@@ -28,11 +28,14 @@ from tests.bench import (
     memory_limits,
     plain,
     refit,
+    regression,
+    scaling,
     serving,
     soak,
     vocabulary,
 )
 from tests.conftest import python_path
+from tests.cost import Cost
 from tests.running import section_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -318,6 +321,82 @@ def test_a_case_with_little_memory_is_a_line() -> None:
     assert memory_limits.line_of(case) == (
         " 40,000,000 rows,    1GB,   8 files, job: complete, 110.8 s, peak 673 MB, estimate about 745.0 MB of 1.0 GB"
     )
+
+
+def make_case(*ours: float) -> regression.Case:
+    """A case whose peer takes a second, and rowmill so many in its turns."""
+    seconds = iter(ours)
+    return regression.Case("toy", lambda: {"toy": Cost(next(seconds), 9.0)}, lambda: Cost(1.0, 1.0), turns=2)
+
+
+def check(*ours: float) -> list[regression.Slowdown]:
+    return regression.check_case(make_case(*ours), 3, "cpu", {"toy": 1.0})
+
+
+@pytest.mark.promise(
+    "fails where the median of five pairs is 10 % above the record in two runs",
+    "tests/bench/README.md#slower-than-before",
+)
+def test_a_slowdown_is_what_is_measured_twice() -> None:
+    first_turn = 9.0  # does not count
+    steady = (1.5, 1.0, 1.0, 1.09, 3.0, 1.2)  # the least of two turns: 1.0, 1.0, 1.2
+    slow = (1.2, 1.3, 1.4, 1.15, 1.0, 2.0)  # 1.2, 1.15, 1.0
+    assert check(first_turn, *steady) == []
+    assert check(first_turn, *slow, *steady) == []
+    assert check(first_turn, *slow, *slow) == [regression.Slowdown("toy", 1.0, [[1.2, 1.15, 1.0], [1.2, 1.15, 1.0]])]
+
+
+def test_a_slowdown_says_what_is_slower() -> None:
+    slowdown = regression.Slowdown("toy statistics", 0.15, [[0.17, 0.18, 0.16], [0.18, 0.19, 0.17]])
+    assert regression.explain(slowdown) == (
+        "toy statistics is slower: 0.170 and 0.180 times its peer, 0.150 recorded "
+        "(0.170, 0.180, 0.160; 0.180, 0.190, 0.170)"
+    )
+
+
+@pytest.mark.nightly
+def test_a_made_up_slowdown_ends_the_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["--folder", str(tmp_path / "data"), "--rows", "40000", "--pairs", "1", "--out", str(tmp_path / "record")]
+    with pytest.raises(SystemExit) as ended:
+        regression.main([*said, "--record"])
+    assert ended.value.code == 0
+    cases = {"toy", "read back", "criteo", "text", "1 row", "1,000 rows"}
+    stages = {f"{recipe} {stage}" for recipe in ("toy", "criteo") for stage in regression.STAGES}
+    assert json.loads((tmp_path / "record").read_text())["cpu"].keys() == cases | stages
+    with pytest.raises(SystemExit) as ended:
+        regression.main([*said, "--cases", "text", "--slow", "text=2"])
+    assert ended.value.code == 1
+    assert "text is slower: " in capsys.readouterr().out
+
+
+@pytest.mark.promise("What no rows cost is subtracted", "tests/bench/README.md#cost-that-grows")
+def test_growth_is_of_the_cost_by_byte_without_what_no_rows_cost() -> None:
+    def run(cpu: float, nbytes: int) -> scaling.Run:
+        return scaling.Run({"whole": Cost(cpu, 9.0)}, nbytes, nbytes // 8, 4)
+
+    runs = {"x 1": [run(3.0, 10**9)] * 3, "x 2": [run(6.0, 2 * 10**9), run(99.0, 2 * 10**9), run(5.0, 2 * 10**9)]}
+    described = scaling.describe_series(runs, [run(1.0, 8)], "cpu")
+    assert described["without_rows"] == {"whole": 1.0}
+    assert [point["nanoseconds_per_byte"] for point in described["points"]] == [2.0, 2.5]
+    assert [scaling.line_of("rows", point) for point in described["points"]] == [
+        "| rows x 1 | 1,000 | 4 | 3.00 | 2.00 | 1.00 |",
+        "| rows x 2 | 2,000 | 4 | 6.00 | 2.50 | 1.25 ! |",
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", scaling.SERIES)
+def test_growth_is_measured_next_to_the_first_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(scaling, "SMALL_FILES", 40)
+    monkeypatch.setattr(scaling, "FOLDERS", 16)
+    out = tmp_path / "found.json"
+    scaling.main(
+        ["--folder", str(tmp_path / "data"), "--base", "1MB", "--series", name, "--repeats", "1", "--out", str(out)]
+    )
+    points = json.loads(out.read_text())["series"][name]["points"]
+    assert len(points) == {"rows": 4, "columns": 4}.get(name, 2)
+    assert points[0]["of_the_first"] == 1
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_what_grows_in_a_soak_is_found() -> None:

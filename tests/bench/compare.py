@@ -50,6 +50,13 @@ PACKAGES = ("prefect", "dask", "distributed", "pandas", "pyarrow", "numpy", "pol
 BUSY = 0.1
 
 
+def script_command(script: list[str], source: Path, target: Path, files: int) -> list[str]:
+    """The process that runs a peer's script, with its options, once."""
+    name, *options = script
+    where = [str(HERE / "peers" / name), *options]
+    return [sys.executable, *where, "--input", str(source), "--output", str(target), "--files", str(files)]
+
+
 @dataclass(frozen=True)
 class Workload:
     """What all contenders do: a recipe on the files of a folder."""
@@ -64,9 +71,8 @@ class Workload:
         where = ["--input", str(self.source), "--output", str(target), "--files", str(self.files)]
         peers = PEERS[self.recipe]
         if name in peers:
-            script, *options = peers[name]
             suffix = ["--suffix", self.format] if self.recipe == "criteo" else []
-            return [sys.executable, str(HERE / "peers" / script), *options, *suffix, *where]
+            return script_command([*peers[name], *suffix], self.source, target, self.files)
         changes = [*self.list_source_changes(), *variants.get(name, [])]
         return [sys.executable, "-m", "tests.bench.rowmill_run", "--recipe", self.recipe, *where, "--set", *changes]
 
@@ -95,6 +101,11 @@ def measured(call: list[str], environment: dict[str, str]) -> dict[str, Any]:
     if process.returncode or not lines:
         raise SystemExit(f"{' '.join(call)} failed with status {process.returncode}")
     return {**json.loads(lines[-1]), "peak_memory_gb": round(peak[0] / 1e9, 2)}
+
+
+def own_environment() -> dict[str, str]:
+    """The variables of a process that imports the benchmarks."""
+    return {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
 
 
 def resident(pid: int) -> int:
@@ -137,7 +148,7 @@ def compare(
 ) -> dict[str, list[dict[str, Any]]]:
     """All contenders in turn, `repeats` times, after one run of each that does not count."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
+    environment = own_environment()
     for number in range(repeats + 1):
         for name in names:
             for _ in range(4):
