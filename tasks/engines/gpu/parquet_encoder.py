@@ -417,11 +417,9 @@ def _write_values(columns: Sequence[_Column], layout_of: _Layout, deltas: _Delta
         if len(with_nulls):
             packed.append(column.describe_levels(with_nulls, levels[with_nulls]))
         chosen = _pages_in(column, "plain")
-        if not len(chosen):
-            pass
-        elif column.kind == BOOLEAN:
+        if column.kind == BOOLEAN:
             packed.append(column.describe_pages(chosen, places[chosen], 0, 1))
-        else:
+        elif len(chosen):
             plain.append(column.describe_pages(chosen, places[chosen], column.width))
         packed += [
             _describe_indices(column, dictionary, pages, places[pages])

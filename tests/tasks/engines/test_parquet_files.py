@@ -132,6 +132,17 @@ def test_others_read_the_files(engine: str, small_pages: None, tmp_path: Path) -
     assert duckdb.sql(f"({ours} except all {theirs}) union all ({theirs} except all {ours})").fetchall() == []
 
 
+@pytest.mark.gpu
+def test_cudf_reads_the_files(small_pages: None, tmp_path: Path) -> None:
+    import cudf
+
+    path = write("cudf", tmp_path / "a.parquet", TABLE)
+    wanted = pq.read_table(path)
+    for name in TABLE.column_names:
+        values = cudf.read_parquet(path, columns=[name])[name].to_arrow()
+        assert values.cast(wanted[name].type).equals(wanted[name].combine_chunks()), name
+
+
 @pytest.mark.parametrize(
     ("column", "encoding"),
     [
