@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -148,14 +147,9 @@ def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | 
     """The typed steps for the columns of a frame."""
     known = schema_of({name: columns[name] for name in columns if name in expression.columns} or columns, schema)
     types = tuple((name, column.dtype) for name, column in known.items())
-    return _type_steps(expression, bool(expression.learned), types)
-
-
-@functools.lru_cache(maxsize=1024)
-def _type_steps(expression: Expression, learns: bool, types: tuple[tuple[str, pa.DataType], ...]) -> Typed:
-    """The typed steps for columns of some types, made once. Expressions are equal by their text, which has another
-    meaning where it is learned from."""
-    return type_expression(expression, Schema(Column(name, dtype) for name, dtype in types))
+    if types not in expression.typed:
+        expression.typed[types] = type_expression(expression, known)
+    return expression.typed[types]
 
 
 def _answer(

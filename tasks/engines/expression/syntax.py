@@ -103,11 +103,14 @@ import ast
 import threading
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.engines.expression.functions import FUNCTIONS, Function
-from tasks.engines.expression.nodes import ExpressionNode, failure
+from tasks.engines.expression.nodes import ExpressionNode, Typed, failure
 from tasks.errors import JobError, near
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_DEPTH = 100
 MAX_LENGTH = 20_000
@@ -164,13 +167,15 @@ _SIGNS = {
 class Expression:
     """A parsed expression; equal, hashed and pickled by its text.
 
-    `columns` are the names that it uses, in order; `learned` the values that are learned before it is evaluated.
+    `columns` are the names that it uses, in order; `learned` the values that are learned before it is evaluated;
+    `typed` the typed steps by the names and types of columns for which they were made.
     """
 
     text: str
     root: ExpressionNode = field(compare=False, repr=False)
     columns: tuple[str, ...] = field(compare=False, repr=False)
     learned: tuple[ExpressionNode, ...] = field(default=(), compare=False, repr=False)
+    typed: dict[tuple[tuple[str, pa.DataType], ...], Typed] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse, (self.text, bool(self.learned))
