@@ -31,14 +31,14 @@ def to_arrow(column: Any) -> pa.Array:
     """The Arrow array of a column of either engine."""
     if type(column).__module__.partition(".")[0] == "cudf":
         return column.to_arrow()
-    array = column.array.__arrow_array__()
+    array = column if isinstance(column, pa.Array) else column.array.__arrow_array__()
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def to_list(column: Any) -> list[Any]:
     """The values of a column (or of a numpy or CuPy array) as Python values; null is None."""
     on_gpu = type(column).__module__.partition(".")[0] == "cudf"  # has a tolist that only raises
-    if not on_gpu and not hasattr(column, "index"):
+    if not on_gpu and not isinstance(column, pa.Array | pd.Series):
         return column.tolist()
     return to_arrow(column).to_pylist()
 

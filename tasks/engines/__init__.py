@@ -1,6 +1,7 @@
-"""The seam between the product and its two engines: pandas on Arrow on the CPU, cuDF on the GPU.
+"""The seam between the product and its two engines: Arrow on the CPU, which users see as pandas, and cuDF on the GPU.
 
-A *column* is a pandas Series with an Arrow type, or a cuDF Series. A *frame* is a dict of columns of one length.
+A *column* is an Arrow array, or a cuDF Series; operators of users get pandas Series in place of Arrow arrays. A *frame*
+is a dict of columns of one length.
 `tasks.engines.cpu` and `tasks.engines.gpu` have the same kernels, with equal parameters and meaning: those of
 `tasks.engines.algorithms.protocol.Engine`. `engine(name)` and `engine_of(column)` return the module. Only this package
 and `tasks.cluster.transfer` import pandas, cuDF or CuPy.
@@ -8,6 +9,7 @@ and `tasks.cluster.transfer` import pandas, cuDF or CuPy.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 Frame = dict[str, Series]
 
 
-def _cpu() -> Engine[pd.Series, Array, pa.Table]:
+def _cpu() -> Engine[pa.Array | pd.Series, Array, pa.Table]:
     from tasks.engines import cpu
 
     return cpu
@@ -47,8 +49,30 @@ def engine(name: str) -> Kernels:
 
 
 def engine_of(column: object) -> Kernels:
-    """The kernels of the library that the column belongs to."""
-    return engine("cudf" if type(column).__module__.split(".")[0] == "cudf" else "pandas")
+    """The kernels of the library that the column belongs to; those of a pandas Series make Series, too."""
+    library = type(column).__module__.split(".")[0]
+    kernels = engine("cudf" if library == "cudf" else "pandas")
+    return user_kernels(kernels) if library == "pandas" else kernels
+
+
+@functools.cache
+def user_kernels(kernels: Kernels) -> Kernels:
+    """The kernels for operators of users, whose columns are Series of pandas or cuDF."""
+    if kernels.NAME == "cudf":
+        return kernels
+    from tasks.engines.cpu.user_series import SeriesKernels
+
+    made: Kernels = SeriesKernels(kernels)
+    return made
+
+
+def user_column(column: Any) -> Series:
+    """A column of an engine as operators of users take it: a Series of pandas or cuDF."""
+    if type(column).__module__.split(".")[0] == "cudf":
+        return column
+    from tasks.engines.cpu import user_series
+
+    return user_series.user_column(column)
 
 
 def synchronize() -> None:

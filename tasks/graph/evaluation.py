@@ -14,6 +14,7 @@ from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import is_list
 from tasks.core.strict_json import JsonObject
 from tasks.core.unforeseen_errors import reason
+from tasks.engines import user_column, user_kernels
 from tasks.engines.algorithms.reductions import all_true
 from tasks.errors import DataError, RowmillError
 from tasks.graph.binding import SOURCE, Bound, Step
@@ -81,7 +82,16 @@ class Evaluation:
         """Return the input columns of a step; strings are decoded unless its operator takes them dictionary-encoded."""
         origins = step.fit_inputs if fitting else step.inputs
         columns = {name: self.column(*origin) for name, origin in origins.items()}
-        return columns if step.op.encoded else {name: self.context.engine.decode(c) for name, c in columns.items()}
+        if not step.op.encoded:
+            columns = {name: self.context.engine.decode(c) for name, c in columns.items()}
+        return columns if step.op.is_built_in else {name: user_column(c) for name, c in columns.items()}
+
+    def context_of(self, step: Step) -> Context:
+        """Return the context of the rows of a step's outputs; an operator of users has kernels that make Series."""
+        return self._in_kernels_of(step, self.contexts[step.space])
+
+    def _in_kernels_of(self, step: Step, context: Context) -> Context:
+        return context if step.op.is_built_in else replace(context, engine=user_kernels(context.engine))
 
     def note_users_code(self, step: Step) -> AbstractContextManager[None]:
         """Keep a note on disk while code of a user runs: it may end the process."""
@@ -104,12 +114,12 @@ class Evaluation:
         fitted = self.state.prepare_step(step.key, step.op, engine)
         try:
             if step.op.groups_rows:
-                before = self.contexts[step.within]
+                before = self._in_kernels_of(step, self.contexts[step.within])
                 with self.note_users_code(step):
                     out, after = step.op.regroup(inputs, step.unit, before)
-                self.contexts[step.space] = _check_own_rows(after, before, step)
+                self.contexts[step.space] = replace(_check_own_rows(after, before, step), engine=engine)
             else:
-                context = self._with_new_counts(self.contexts[step.space])
+                context = self._with_new_counts(self.context_of(step))
                 with self.note_users_code(step):
                     out = step.op.apply(inputs, step.unit, fitted, context)
                 self._note_counts(step, context)
@@ -154,7 +164,7 @@ class Evaluation:
         for step in filters:
             try:
                 inputs = self.inputs(step, fitting=False)
-                context = self._with_new_counts(self.contexts[step.within])
+                context = self._with_new_counts(self._in_kernels_of(step, self.contexts[step.within]))
                 with self.note_users_code(step):
                     mask_of_step = step.op.keep(inputs, step.unit, context)
                 self._note_counts(step, context)

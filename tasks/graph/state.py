@@ -478,7 +478,7 @@ def read_json(path: Path, digest: str | None = None) -> JsonObject:
 def _prepare_fitted(key: str, op: Learned, fitted: FittedValues, engine: Kernels) -> object:
     """Prepare what `apply` takes; a DataError if the operator cannot use what was learned."""
     try:
-        return op.prepare(fitted, engine)
+        return op.prepare(fitted, engine if op.is_built_in else engines.user_kernels(engine))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise make_damage_error(
             Path("state.json"), f"fitted.{key}", f"{type(op).__name__} cannot use it: {type(error).__name__}: {error}"

@@ -311,7 +311,7 @@ def _observe(phase: Phase, partition: Partition) -> Observed:
         op = step.op
         assert isinstance(op, Learned)
         columns = evaluation.inputs(step, fitting=True)
-        context = replace(evaluation.contexts[step.space], question=phase.question(step))
+        context = replace(evaluation.context_of(step), question=phase.question(step))
         try:
             if order_free(step, work.bound):
                 with evaluation.note_users_code(step):

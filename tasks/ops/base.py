@@ -140,6 +140,11 @@ def _add_descriptions(schema: JsonObject, cls: type[BaseModel]) -> None:
             schema["properties"][name]["description"] = parameter.meaning
 
 
+def _built_in(cls: type[Operator]) -> bool:
+    """Whether the operator is of this package: its class name names it. A user's operator is named by import path."""
+    return cls.__module__.startswith(f"{__package__}.")
+
+
 class Operator(BaseModel):
     """Base of all operators: an immutable set of checked parameters, and the verbs that work with them.
 
@@ -159,6 +164,7 @@ class Operator(BaseModel):
     )
 
     registry: ClassVar[dict[str, type[Operator]]] = {}
+    is_built_in: ClassVar[bool] = True  # its columns are those of the engine; those of a user's operator are Series
     takes: ClassVar[frozenset[str]] = frozenset({"number"})  # kinds of column: number, string, bool, time, list, other
     leaves: ClassVar[bool] = False  # works on the elements of list columns too
     encoded: ClassVar[bool] = False  # takes strings dictionary-encoded, as they were read
@@ -176,6 +182,7 @@ class Operator(BaseModel):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.is_built_in = _built_in(cls)
         for former, verb in RENAMED_VERBS.items():
             if hasattr(cls, former):
                 what = f"{cls.__name__} defines {former}, which is now called {verb}"
@@ -300,7 +307,7 @@ class Operator(BaseModel):
         return out
 
     def transform(self, column: Any, fitted: Any) -> Any:
-        """The column made of one column of the engine (a pandas Series on Arrow, or a cuDF Series), row by row.
+        """The column made of one column (an Arrow array, a pandas Series in operators of users, or cuDF's), row by row.
 
         `fitted` is what `prepare` gave (None for an operator that does not learn). Of a list column `column` is its
         elements. NaN in the result becomes null.
@@ -496,11 +503,6 @@ def _identical(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(_identical(x, y) for x, y in zip(a, b, strict=True))
     return repr(a) == repr(b) if isinstance(a, float) else bool(a == b)
-
-
-def _built_in(cls: type[Operator]) -> bool:
-    """Whether the operator is of this package: its class name names it. A user's operator is named by import path."""
-    return cls.__module__.startswith(f"{__package__}.")
 
 
 def _explain(cls: type[Operator], error: ValidationError, parameters: JsonObject) -> str:

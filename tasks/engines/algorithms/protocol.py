@@ -19,7 +19,7 @@ from tasks.engines.algorithms.factors import Factor
 from tasks.engines.algorithms.moments import Moments
 from tasks.engines.convert.host_files import OutputSpec
 
-Column = TypeVar("Column")  # a pandas Series with an Arrow type, or a cuDF Series
+Column = TypeVar("Column")  # an Arrow array, or a cuDF Series
 Array = TypeVar("Array")  # of NumPy or CuPy
 Counts = TypeVar("Counts")  # a table of keys and numbers: an Arrow table, or a cuDF DataFrame
 Name = TypeVar("Name")  # of a column in a frame, usually text

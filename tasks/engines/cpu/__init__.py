@@ -1,4 +1,4 @@
-"""Kernels of the CPU engine: a column is a pandas Series with an Arrow type."""
+"""Kernels of the CPU engine: a column is an Arrow array; operators of users see it as a pandas Series."""
 
 import numpy as xp
 

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,16 +22,18 @@ from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
 from tasks.engines.convert.libraries import arrow_values
 from tasks.engines.convert.type_widening import check_range
+from tasks.engines.cpu.user_series import user_column
 from tasks.engines.hashing.canonical import decimal_floats
 from tasks.engines.types import Series
 
-Column = pd.Series  # with an Arrow type
+# Kernels make Arrow arrays. What operators of users make are pandas Series with an Arrow type: `array` opens both.
+Column: TypeAlias = "pa.Array | pd.Series"
 ROWS_PER_RESULT = 4  # from so many rows on for each integer of a range, results are looked up and not computed
 
 
 def column(values: pa.Array | pa.ChunkedArray) -> Column:
-    """Make a column of an Arrow array, without a copy."""
-    return pd.Series(pd.arrays.ArrowExtensionArray(values), copy=False)
+    """Make a column of an Arrow array; no copy unless it has several chunks."""
+    return one_array(values)
 
 
 def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -38,14 +41,16 @@ def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
     return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
-def series(values: Column) -> Column:
-    """Return the column as a user's function takes it: decoded. (The GPU's `series` also changes some types.)"""
-    return decode(values)
+def series(values: Column) -> pd.Series:
+    """Return the column as a user's function takes it, as a decoded Series. (The GPU's also changes some types.)"""
+    return user_column(decode(values))
 
 
 def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
     """Make a pandas DataFrame of plain columns, for users' functions."""
-    return pd.DataFrame({name: decode(values).array for name, values in frame.items()}, copy=False)
+    return pd.DataFrame(
+        {name: pd.arrays.ArrowExtensionArray(host(values)) for name, values in frame.items()}, copy=False
+    )
 
 
 def decode(values: Column) -> Column:
@@ -327,8 +332,6 @@ def date_part(values: Column, part: str) -> Column:
 
 def adopt(result: object) -> Column:
     """Make a column of the result of a user's function: a Series, an Arrow array, a numpy array or a list."""
-    if isinstance(result, pd.Series) and isinstance(result.dtype, pd.ArrowDtype):
-        return result
     return column(arrow_values(result))
 
 

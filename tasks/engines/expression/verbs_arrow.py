@@ -72,8 +72,10 @@ def to_arrow(value: Flat | Column | pa.Array, dtype: pa.DataType, rows: int) -> 
 
 
 def column(value: Flat | Column | pa.Array, dtype: pa.DataType, like: Column) -> Column:
-    """The result as a pandas Series of exactly this type, with the index of `like`."""
+    """The result as a column of exactly this type: a pandas Series with the index of `like`, if that is one."""
     arrow = to_arrow(value, dtype, len(like))
+    if isinstance(like, pa.Array):
+        return arrow
     return pd.Series(pd.arrays.ArrowExtensionArray(arrow), index=getattr(like, "index", None), copy=False)
 
 

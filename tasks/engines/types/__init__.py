@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # Arrow has no types; tests/stubs has cuDF's Series and CuPy'
     import pyarrow as pa
 
 Array: TypeAlias = "np.ndarray | cupy.ndarray"
-Series: TypeAlias = "pd.Series | cudf.Series"  # a column of an engine; that of pandas has an Arrow type
+Series: TypeAlias = "pa.Array | pd.Series | cudf.Series"  # a column of an engine; of pandas in the code of users
 DataFrame: TypeAlias = "pd.DataFrame | cudf.DataFrame"
 Index: TypeAlias = "pd.Index | cudf.Index"
 CountTable: TypeAlias = "pa.Table | cudf.DataFrame"  # keys, `count` and sums

@@ -116,7 +116,7 @@ def test_deviations_of_values_of_any_size(engine: str, size: float, cuts: tuple[
     assert (profile["mean"], profile["std"]) == (pytest.approx(3.75 * size), pytest.approx(std, rel=1e-14))
     op = ops.JoinGroupby("x", stats=["mean", "std", "var", "sum"])
     prepared = op.prepare(learned(op, table, ["g"], engine, cuts), engines.engine("pandas"))[1]
-    made = {name: column.to_list()[0] for name, column in prepared.items()}
+    made = {name: to_list(column)[0] for name, column in prepared.items()}
     assert made["0 mean"] == pytest.approx(3.75 * size, rel=1e-15)
     assert made["0 std"] == pytest.approx(std, rel=1e-14)
     assert made["0 sum"] == pytest.approx(15 * size, rel=1e-15)
