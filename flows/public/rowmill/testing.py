@@ -83,6 +83,8 @@ def _learn_from_parts(
 ) -> dict[str, Any]:
     """What is learned of the parts of a table in all passes; parts are merged from the start or from the end."""
     kernels = engines.engine(engine)
+    if not operator.is_built_in:
+        kernels = engines.user_kernels(kernels)
     question = None
     start_rows = (0, *cuts)
     whole: Any = None
