@@ -323,14 +323,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu")
     parser.add_argument("--commit", help="for the record: what is measured")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="the record; it gets a series as soon as it is done")
     args = parser.parse_args(arguments)
     args.folder.mkdir(parents=True, exist_ok=True)
-    measured = {}
-    with run_worker() as pool:
-        for name in args.series:
-            series = SERIES[name](args.base)
-            measured[name] = measure_series(series, args.folder / name, args.repeats, args.clock, pool)
     record = {
         "what": __doc__.partition("\n")[0] if __doc__ else "",
         "command": " ".join(["python -m tests.bench.scaling", *(arguments or sys.argv[1:])]),
@@ -338,9 +333,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "date": time.strftime("%Y-%m-%d"),
         "machine": compare.machine(),
         "clock": args.clock,
-        "series": measured,
+        "series": {},
     }
-    write_record(record, args.out)
+    with run_worker() as pool:
+        for name in args.series:
+            series = SERIES[name](args.base)
+            measured = measure_series(series, args.folder / name, args.repeats, args.clock, pool)
+            record["series"] |= {name: measured}
+            if args.out:
+                write_record(record, args.out)
 
 
 if __name__ == "__main__":
