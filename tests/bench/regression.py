@@ -42,6 +42,7 @@ import pyarrow.parquet as pq
 from tasks.cluster.pool import Pool
 from tests.bench import compare
 from tests.bench.costs import WHOLE, describe, measure, measure_run, run_worker
+from tests.bench.peers import quiet
 from tests.bench.record import write_record
 from tests.cost import Cost
 
@@ -321,8 +322,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     recorded = {} if args.record else json.loads(args.against.read_text())[args.clock]
     slowdowns: list[Slowdown] = []
-    measured = {}
+    measured: dict[str, list[dict[str, Any]]] = {}
     start = time.perf_counter()
+    window = quiet.Window()
     with run_worker() as pool:
         for case in make_cases(args.folder, args.rows, pool):
             if args.cases and case.name not in args.cases:
@@ -330,11 +332,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if args.slow and args.slow[0].startswith(case.name):
                 case = slow_down(case, *args.slow)
             if args.record:
-                _, measured[case.name] = measure_pairs(case, 2 * args.pairs, args.clock)
+                ratios, measured[case.name] = measure_pairs(case, 2 * args.pairs, args.clock)
+                print_ratios(ratios, recorded)
             else:
                 slowdowns += check_case(case, args.pairs, args.clock, recorded)
+        others = round(window.others(), 3)
     seconds = round(time.perf_counter() - start)
-    print(f"{seconds} s")
+    print(f"{seconds} s, in which other programs used {others:.0%} of the machine")
     if args.record:
         record = {
             "what": __doc__.partition("\n")[0] if __doc__ else "",
@@ -343,6 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "date": time.strftime("%Y-%m-%d"),
             "machine": compare.machine(),
             "seconds": seconds,
+            "others_cpu_share": others,
             "cpu": median_ratios(measured, "cpu"),
             "wall": median_ratios(measured, "wall"),
             "pairs": measured,
@@ -350,6 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_record(record, args.against)
     for slowdown in slowdowns:
         print(explain(slowdown))
+    if slowdowns and others > compare.BUSY:
+        print("other programs may be the cause: measure again on a quiet machine")
     sys.exit(1 if slowdowns else 0)
 
 
