@@ -120,6 +120,9 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.promise(
+    "Until its first answer a process with a copy takes", "tests/bench/README.md#how-long-a-request-takes"
+)
 def test_processes_that_map_a_vocabulary_hold_one_copy(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     serving.main(["--vocabulary", "300000", "--processes", "2", "--folder", str(tmp_path), "--out", str(out)])
@@ -138,6 +141,7 @@ def test_requests_are_measured_in_turns_with_another_checkout(tmp_path: Path) ->
 
 
 @pytest.mark.system
+@pytest.mark.promise("An output of the recipe criteo", "tests/bench/README.md#what-training-gets")
 def test_readers_of_an_output_are_measured_and_a_missing_row_ends_the_benchmark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,8 @@ def user_kernels(kernels: Kernels) -> Kernels:
         return kernels
     from tasks.engines.cpu.user_series import SeriesKernels
 
-    made: Kernels = SeriesKernels(kernels)
-    return made
+    series_kernels: Kernels = SeriesKernels(kernels)
+    return series_kernels
 
 
 def user_column(column: Any) -> Series:

@@ -38,11 +38,11 @@ class SeriesKernels:
 def _make_series(kernel: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(kernel)
     def run(*args: Any, **settings: Any) -> Any:
-        made = kernel(*args, **settings)
-        if isinstance(made, dict):
-            return {name: user_column(values) for name, values in made.items()}
-        if isinstance(made, list):
-            return [user_column(values) for values in made]
-        return user_column(made)
+        result = kernel(*args, **settings)
+        if isinstance(result, dict):
+            return {name: user_column(values) for name, values in result.items()}
+        if isinstance(result, list):
+            return [user_column(values) for values in result]
+        return user_column(result)
 
     return run
