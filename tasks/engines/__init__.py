@@ -55,15 +55,17 @@ def engine_of(column: object) -> Kernels:
     return user_kernels(kernels) if library == "pandas" else kernels
 
 
-@functools.cache
 def user_kernels(kernels: Kernels) -> Kernels:
     """The kernels for operators of users, whose columns are Series of pandas or cuDF."""
-    if kernels.NAME == "cudf":
-        return kernels
+    return kernels if kernels.NAME == "cudf" else _make_series_kernels()
+
+
+@functools.cache
+def _make_series_kernels() -> Kernels:
     from tasks.engines.cpu.user_series import SeriesKernels
 
-    series_kernels: Kernels = SeriesKernels(kernels)
-    return series_kernels
+    kernels: Kernels = SeriesKernels(engine("pandas"))
+    return kernels
 
 
 def user_column(column: Any) -> Series:

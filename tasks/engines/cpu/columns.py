@@ -140,6 +140,7 @@ def fill_null(values: Column, value: object) -> Column:
     if not pa.types.is_integer(arrow.type):
         return column(pc.fill_null(arrow, filler))
     data, valid = numbers(values)
+    assert valid is not None  # there are nulls
     return from_numbers(np.where(valid, data, data.dtype.type(filler.as_py())))
 
 
