@@ -120,9 +120,6 @@ def test_an_id_that_is_missing_ends_the_benchmark() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.promise(
-    "Until its first answer a process with a copy takes", "tests/bench/README.md#how-long-a-request-takes"
-)
 def test_processes_that_map_a_vocabulary_hold_one_copy(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     serving.main(["--vocabulary", "300000", "--processes", "2", "--folder", str(tmp_path), "--out", str(out)])

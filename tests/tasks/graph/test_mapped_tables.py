@@ -60,6 +60,9 @@ def test_mapped_vocabularies_give_the_same_results(
     assert not list(mapped.glob(".unfinished*"))
 
 
+@pytest.mark.promise(
+    "Until its first answer a process with a copy takes", "tests/bench/README.md#how-long-a-request-takes"
+)
 def test_what_was_mapped_is_a_view_of_the_files(saved: Path, tmp_path: Path) -> None:
     workflow = Workflow.load(saved, mapped=tmp_path / "mapped")
     workflow.transform(NEW)
