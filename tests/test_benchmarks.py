@@ -15,7 +15,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from flows.job.job import load_job
+from flows.sample import make_sample
 from tests.bench import (
+    compare,
     dialects,
     distinct,
     drafts,
@@ -37,6 +40,7 @@ from tests.bench import (
 from tests.conftest import python_path
 from tests.cost import Cost
 from tests.running import section_of
+from tests.stages import run_stages
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = sorted(path.stem for path in (ROOT / "tests" / "bench").glob("*.py")
@@ -295,6 +299,37 @@ def test_a_round_is_a_cluster_of_its_own(prefect_server: Any, tmp_path: Path, mo
     assert len({run["digest"] for run in found["runs"]}) == 1
     assert set(found["medians"]) == {"rowmill", "plain write", "plain read"}
     assert len(found["plain"]) == 2
+
+
+def test_contenders_read_the_same_files_in_the_same_format() -> None:
+    workload = compare.Workload("criteo", "tsv", Path("/in"), 8)
+    _, script, *options = workload.make_command("polars-streaming", Path("/out"), {})
+    where = ["--input", "/in", "--output", "/out", "--files", "8"]
+    assert (Path(script).name, options) == ("peer_polars_criteo.py", ["--suffix", "tsv", *where])
+    _, *options = workload.make_command("disk", Path("/out"), {"disk": ["run.exchange=disk"]})
+    names = ", ".join(["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
+    changes = ["source.format=tsv", "source.header=false", f"source.columns=[{names}]", "run.exchange=disk"]
+    assert options == ["-m", "tests.bench.rowmill_run", "--recipe", "criteo", *where, "--set", *changes]
+
+
+def test_statistics_of_contenders_are_compared() -> None:
+    assert compare.seconds_of_statistics({"stages": {"statistics": {"seconds": 2.5}}}) == 2.5
+    assert compare.seconds_of_statistics({"laps": {"read": 1.5, "stats": 2.0, "write": 9.0}}) == 3.5
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("suffix", ["parquet", "tsv"])
+def test_the_peer_of_criteo_writes_the_same_codes(tmp_path: Path, suffix: str) -> None:
+    make_sample("criteo", tmp_path / "in", 20_000, format=suffix)
+    workload = compare.Workload("criteo", suffix, tmp_path / "in", 2)
+    compare.measured(workload.make_command("polars-streaming", tmp_path / "peer", {}), dict(os.environ))
+    changes = [*workload.list_source_changes(), f"source.path={tmp_path / 'in'}", f"output.path={tmp_path / 'out'}"]
+    run_stages(load_job("criteo", changes).request("pandas"))
+    ours, theirs = (pq.read_table(sorted((tmp_path / folder).glob("part*"))) for folder in ("out", "peer"))
+    for name in ("label", "C1", "C6", "C22"):
+        assert sorted(theirs[name].to_pylist()) == sorted(ours[name].to_pylist())
+    for name in ("I1", "I5"):
+        assert np.allclose(np.sort(theirs[name]), np.sort(ours[name]), atol=1e-4)
 
 
 @pytest.mark.nightly

@@ -139,8 +139,8 @@ def fill_null(values: Column, value: object) -> Column:
     filler = pa.scalar(value, arrow.type)
     if not pa.types.is_integer(arrow.type):
         return column(pc.fill_null(arrow, filler))
-    data, valid = numbers(values)
-    assert valid is not None  # there are nulls
+    data = raw(arrow)
+    valid = arrow.is_valid().to_numpy(zero_copy_only=False)
     return from_numbers(np.where(valid, data, data.dtype.type(filler.as_py())))
 
 

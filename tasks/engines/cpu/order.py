@@ -94,7 +94,7 @@ def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Find the range of each position by a division by the nearly equal width of ranges, corrected by at most one."""
     ranges = len(edges) - 1
     total = int(edges[-1])
-    small = np.uint16 if ranges < 1 << 16 else np.uint32
+    small: type = np.uint16 if ranges < 1 << 16 else np.uint32
     if total * ranges >= 1 << 63 or total == 0:
         return (np.searchsorted(edges, positions.astype(np.int64), side="right") - 1).astype(small)
     ends = edges[1:].astype(np.uint64)
