@@ -1,4 +1,4 @@
-"""How Parquet files store numbers and times: one rule, in whole numbers, for both engines."""
+"""How the files of `output.compression: auto` store whole numbers: one rule, in whole numbers, for both engines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pyarrow as pa
 Encoding = Literal["plain", "dictionary", "delta"]
 
 MOST_DICTIONARY_BYTES = 1 << 20  # more is too much for caches of readers, and PyArrow's writer gives such a one up
-SAMPLE_VALUES = 1 << 13
-FEW_VALUES = 1 << 11  # of a sample: more distinct floats are not worth a look at all of them
 DELTA_BLOCK = 128  # deltas that share their least one
 DELTA_MINIBLOCK = 32  # deltas that are stored in as many bits
 LEAST_SAVING = 8  # an eighth of the bytes: what saves less is not worth its time
@@ -37,31 +35,6 @@ def index_bits(low: int, high: int) -> int:
     return max((high - low).bit_length(), 1)
 
 
-def sample_step(values: int) -> int:
-    """Compute which part of the values is looked at, before all are, to see whether they are few: every n-th.
-
-    >>> sample_step(1_000), sample_step(4_000_000)
-    (1, 488)
-    """
-    return max(values // SAMPLE_VALUES, 1)
-
-
-def choose_float_encoding(values: int, distinct: int, width: int) -> Encoding:
-    """Choose how `values` floats of so many distinct ones are stored; each takes `width` bytes as it is.
-
-    >>> choose_float_encoding(1_000_000, 300, 4), choose_float_encoding(1_000_000, 500_000, 4)
-    ('dictionary', 'plain')
-    """
-    plain = 8 * width * values
-    size = index_bits(1, distinct) * values + 8 * width * distinct
-    fits = distinct * width <= MOST_DICTIONARY_BYTES
-    return "dictionary" if fits and _saves_enough(size, plain) else "plain"
-
-
-def _saves_enough(size: int, plain: int) -> bool:
-    return LEAST_SAVING * size <= (LEAST_SAVING - 1) * plain
-
-
 def choose_encoding(rows: int, low: int, high: int, width: int) -> Encoding:
     """Choose how `rows` whole numbers from `low` to `high` are stored; as they are, each takes `width` (4 or 8) bytes.
 
@@ -80,4 +53,5 @@ def choose_encoding(rows: int, low: int, high: int, width: int) -> Encoding:
     least_delta = bits // 7 + 1  # bytes
     sizes["delta"] = (bits + 1) * rows + 8 * blocks * (least_delta + DELTA_BLOCK // DELTA_MINIBLOCK)
     best = min(sizes, key=lambda name: sizes[name])
-    return best if _saves_enough(sizes[best], sizes["plain"]) else "plain"
+    saves = LEAST_SAVING * sizes[best] <= (LEAST_SAVING - 1) * sizes["plain"]
+    return best if saves else "plain"

@@ -21,13 +21,7 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.core.settings import Output
-from tasks.engines.convert.encodings import (
-    FEW_VALUES,
-    LEAST_SAVING,
-    choose_encoding,
-    choose_float_encoding,
-    sample_step,
-)
+from tasks.engines.convert.encodings import LEAST_SAVING, choose_encoding
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
@@ -181,7 +175,7 @@ def _choose_column_encoding(values: pa.ChunkedArray, codec: str) -> str | None:
     """Choose the encoding of a column; None if it is neither a number nor a time."""
     dtype = values.type
     if pa.types.is_float32(dtype) or pa.types.is_float64(dtype):
-        return "split" if codec == "zstd" else _choose_float_encoding(values)  # zstd presses alike bytes of exponents
+        return "split" if codec == "zstd" else "plain"  # zstd finds that the bytes of exponents are alike
     if not (pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
         return None
     width = 8 if dtype.bit_width == 64 else 4  # bytes in Parquet
@@ -190,14 +184,6 @@ def _choose_column_encoding(values: pa.ChunkedArray, codec: str) -> str | None:
     low = extremes["min"].as_py()
     high = extremes["max"].as_py()
     return "plain" if low is None else choose_encoding(len(values) - values.null_count, low, high, width)
-
-
-def _choose_float_encoding(values: pa.ChunkedArray) -> str:
-    """Choose by a sample; should there be too many values after all, PyArrow gives the dictionary up."""
-    sample = values.take(pa.array(np.arange(0, len(values), sample_step(len(values)))))
-    distinct = pc.count_distinct(sample, mode="only_valid").as_py()
-    width = values.type.bit_width // 8
-    return "plain" if distinct > FEW_VALUES else choose_float_encoding(len(values), max(distinct, 1), width)
 
 
 def _is_time(dtype: pa.DataType) -> bool:

@@ -15,17 +15,9 @@ import numpy as np
 import pylibcudf as plc
 
 from tasks.engines.convert import parquet_layout as layout
-from tasks.engines.convert.encodings import (
-    DELTA_BLOCK,
-    DELTA_MINIBLOCK,
-    FEW_VALUES,
-    choose_encoding,
-    choose_float_encoding,
-    index_bits,
-    sample_step,
-)
+from tasks.engines.convert.encodings import DELTA_BLOCK, DELTA_MINIBLOCK, choose_encoding, index_bits
 from tasks.engines.convert.parquet_layout import Chunk
-from tasks.engines.gpu.kernels.column_arrays import DTYPES, address_of, array_of, valid_in
+from tasks.engines.gpu.kernels.column_arrays import DTYPES, address_of, valid_in
 from tasks.engines.gpu.kernels.parquet_pages import KINDS, run_kernel
 
 PAGE_ROWS = 1 << 17  # a megabyte of numbers of 64 bits, which readers decode at once
@@ -48,24 +40,6 @@ class _Cut:
     pages: list[slice]  # of each row group
 
 
-@dataclass(frozen=True)
-class _Dictionary:
-    """The values of a row group's dictionary: the `size` whole numbers from `low` on, or the floats of `table`.
-
-    `indices` are the places in `table` of the values of the row group.
-    """
-
-    size: int
-    low: int = 0
-    table: cupy.ndarray | None = None
-    indices: cupy.ndarray | None = None
-
-    @property
-    def bits(self) -> int:
-        """Bits of an index."""
-        return index_bits(1, self.size)
-
-
 @dataclass
 class _Column:
     """A column, and for each page its first value and the number of values, which are not null.
@@ -83,7 +57,7 @@ class _Column:
     low: list[int | None] = field(default_factory=list)
     high: list[int | None] = field(default_factory=list)
     encodings: list[str] = field(default_factory=list)
-    dictionaries: list[_Dictionary | None] = field(default_factory=list)
+    bits: list[int] = field(default_factory=list)  # of an index into its dictionary; 0 without one
 
     @property
     def width(self) -> int:
@@ -139,10 +113,7 @@ def encode_table(table: plc.Table, rows_of_group: int) -> tuple[cupy.ndarray, li
     columns = [_make_column(column, cut) for column in table.columns()]
     _find_extremes(columns, groups)
     for column in columns:
-        if column.kind[0] == "f":
-            _choose_float_encodings(column)
-        else:
-            _choose_encodings(column)
+        _choose_encodings(column)
     deltas, bodies = _measure_bodies(columns)
     return _write_row_groups(columns, groups, deltas, bodies)
 
@@ -206,36 +177,17 @@ def _undo_rank(rank: int, kind: str) -> int:
 
 
 def _choose_encodings(column: _Column) -> None:
-    """Choose the encoding of each row group of a column of whole numbers or booleans."""
-    for pages, low, high in zip(column.cut.pages, column.low, column.high, strict=True):
+    """Choose the encoding of each row group of a column."""
+    values = [int(column.count[pages].sum()) for pages in column.cut.pages]
+    is_whole_number = column.kind[0] in "iu"
+    for count, low, high in zip(values, column.low, column.high, strict=True):
         encoding = "plain"
-        dictionary = None
-        if column.kind != BOOLEAN and low is not None and high is not None:
-            encoding = choose_encoding(int(column.count[pages].sum()), low, high, column.width)
-            dictionary = _Dictionary(high - low + 1, _wrap(low)) if encoding == "dictionary" else None
+        bits = 0
+        if is_whole_number and low is not None and high is not None:
+            encoding = choose_encoding(count, low, high, column.width)
+            bits = index_bits(low, high) if encoding == "dictionary" else 0
         column.encodings.append(encoding)
-        column.dictionaries.append(dictionary)
-
-
-def _choose_float_encodings(column: _Column) -> None:
-    """Choose the encoding of each row group of a column of floats: their bits are looked at, so NaN is a value."""
-    bits = array_of(column.values).view(f"i{column.width}")
-    for pages in column.cut.pages:
-        first = int(column.first[pages][0])
-        count = int(column.count[pages].sum())
-        dictionary = _find_few_values(bits[first : first + count], column.width)
-        column.encodings.append("dictionary" if dictionary else "plain")
-        column.dictionaries.append(dictionary)
-
-
-def _find_few_values(bits: cupy.ndarray, width: int) -> _Dictionary | None:
-    """Make a dictionary of the values in the order of their bits; None if it does not save enough."""
-    if not len(bits) or len(cupy.unique(bits[:: sample_step(len(bits))])) > FEW_VALUES:
-        return None
-    table = cupy.unique(bits)
-    if choose_float_encoding(len(bits), len(table), width) == "plain":
-        return None
-    return _Dictionary(len(table), 0, table, cupy.searchsorted(table, bits).astype(np.uint32))
+        column.bits.append(bits)
 
 
 def _pages_in(column: _Column, encoding: str) -> np.ndarray:
@@ -278,20 +230,19 @@ def _compute_bodies(column: _Column) -> np.ndarray:
     eights = (column.count + 7) // 8
     if column.kind == BOOLEAN:
         return eights  # a bit for each
-    bits = np.array([dictionary.bits if dictionary else 0 for dictionary in column.dictionaries])[column.cut.group]
+    bits = np.array(column.bits)[column.cut.group]
     return np.where(bits > 0, eights * bits, column.count * column.width)
 
 
 @dataclass
 class _Layout:
-    """Where everything goes to: pieces of bytes, dictionaries as the kernels take them, levels and values by page."""
+    """Where everything goes to: pieces of bytes, dictionaries as rows of `write_range`, levels and values by page."""
 
     levels: list[np.ndarray]
     values: list[np.ndarray]
     places: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
-    ranges: list[tuple[int, ...]] = field(default_factory=list)
-    tables: list[tuple[int, ...]] = field(default_factory=list)
+    dictionaries: list[tuple[int, ...]] = field(default_factory=list)
 
     def put(self, place: int, piece: bytes) -> int:
         """Put a piece at a place; return the place behind it."""
@@ -328,22 +279,21 @@ def _place_chunk(
 ) -> Chunk:
     """Place the dictionary and the pages of a column in a row group, from `start` on."""
     place = start
-    dictionary = column.dictionaries[group]
-    if dictionary:
-        nbytes = dictionary.size * column.width
-        place = layout_of.put(place, layout.make_dictionary_page_header(nbytes, dictionary.size))
-        if dictionary.table is None:
-            layout_of.ranges.append((0, 0, 0, dictionary.size, place, column.width, dictionary.low))
-        else:
-            kind = KINDS.index(column.kind)
-            layout_of.tables.append((address_of(dictionary.table), kind, 0, dictionary.size, place, column.width))
-        place += nbytes
+    bits = column.bits[group]
+    low = column.low[group]
+    high = column.high[group]
+    if bits:
+        assert low is not None
+        assert high is not None
+        values = high - low + 1
+        place = layout_of.put(place, layout.make_dictionary_page_header(values * column.width, values))
+        layout_of.dictionaries.append((0, 0, 0, values, place, column.width, _wrap(low)))
+        place += values * column.width
     data_start = place
     encoding = ENCODINGS[column.encodings[group]]
     of_chunk = column.cut.pages[group]
     rows_of = column.cut.rows[of_chunk].tolist()
     count_of = column.count[of_chunk].tolist()
-    bits = dictionary.bits if dictionary else 0
     values_at = []
     levels_at = []
     for rows, count, body in zip(rows_of, count_of, body_of[of_chunk].tolist(), strict=True):
@@ -357,8 +307,8 @@ def _place_chunk(
     layout_of.values[number][of_chunk] = values_at
     layout_of.levels[number][of_chunk] = levels_at
     rows = sum(rows_of)
-    least = _to_bound(column.low[group], column, is_low=True)
-    greatest = _to_bound(column.high[group], column, is_low=False)
+    least = _to_bound(low, column, is_low=True)
+    greatest = _to_bound(high, column, is_low=False)
     return Chunk(encoding, start, data_start, place - start, rows, rows - sum(count_of), least, greatest)
 
 
@@ -388,21 +338,8 @@ def _write_pieces(layout_of: _Layout, buffer: cupy.ndarray) -> None:
     places = np.array(layout_of.places, dtype=np.int64)
     pages = _stack(len(sizes), address_of(pieces), BYTES, np.cumsum(sizes) - sizes, sizes, places)
     run_kernel("write_bytes", pages, buffer)
-    run_kernel("write_range", _to_matrix(layout_of.ranges, 7), buffer)
-    run_kernel("write_plain", _to_matrix(layout_of.tables, 6), buffer)
-
-
-def _to_matrix(rows: Sequence[tuple[int, ...]], properties: int) -> np.ndarray:
-    return np.ascontiguousarray(np.array(rows, dtype=np.int64).reshape(-1, properties).T)
-
-
-def _describe_indices(column: _Column, dictionary: _Dictionary, pages: slice, places: np.ndarray) -> np.ndarray:
-    """Describe for `write_packed` the indices of a row group."""
-    if dictionary.indices is None:
-        return column.describe_pages(pages, places, dictionary.low, dictionary.bits)
-    address = address_of(dictionary.indices)
-    first = column.first[pages] - column.first[pages][0]
-    return _stack(len(places), address, KINDS.index("u4"), first, column.count[pages], places, 0, dictionary.bits)
+    dictionaries = np.array(layout_of.dictionaries, dtype=np.int64).reshape(-1, 7).T
+    run_kernel("write_range", np.ascontiguousarray(dictionaries), buffer)
 
 
 def _write_values(columns: Sequence[_Column], layout_of: _Layout, deltas: _Deltas, buffer: cupy.ndarray) -> None:
@@ -421,11 +358,11 @@ def _write_values(columns: Sequence[_Column], layout_of: _Layout, deltas: _Delta
             packed.append(column.describe_pages(chosen, places[chosen], 0, 1))
         elif len(chosen):
             plain.append(column.describe_pages(chosen, places[chosen], column.width))
-        packed += [
-            _describe_indices(column, dictionary, pages, places[pages])
-            for dictionary, pages in zip(column.dictionaries, column.cut.pages, strict=True)
-            if dictionary
-        ]
+        chosen = _pages_in(column, "dictionary")
+        if len(chosen):
+            lows = np.array([_wrap(low or 0) for low in column.low])[column.cut.group[chosen]]
+            bits = np.array(column.bits)[column.cut.group[chosen]]
+            packed.append(column.describe_pages(chosen, places[chosen], lows, bits))
         chosen = _pages_in(column, "delta")
         if len(chosen):
             differences.append(column.describe_pages(chosen, deltas.first_blocks[number], places[chosen]))
