@@ -28,6 +28,7 @@ ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
 ENCODINGS = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}  # as PyArrow names those that are not plain
 AUTO = "auto"  # each column of a Parquet file has a codec of its own
+SMALL_ENCODINGS = (AUTO, "none")  # of `output.compression`: those whose files have dictionaries and differences
 AUTO_CODEC = "snappy"  # that of the columns that it makes smaller
 # The sample that shows the saving: its rows, and the slices of the row group from which they are taken.
 SAMPLE_ROWS = 1 << 16
@@ -153,7 +154,7 @@ def choose_options(table: pa.Table | None, spec: OutputSpec) -> ParquetOptions:
     if table is None or spec.output.format != "parquet":
         return ParquetOptions(codec, spec.dictionary_columns, {})
     group = table.slice(0, run_unit(spec))
-    chosen = {name: _choose_column_encoding(group[name], codec) for name in group.column_names}
+    chosen = {name: _choose_column_encoding(group[name], spec.output.compression) for name in group.column_names}
     dictionaries = [
         name
         for name in group.column_names
@@ -171,12 +172,15 @@ def resolve_codec(output: Output) -> str:
     return AUTO_CODEC if output.compression == AUTO else str(output.compression)
 
 
-def _choose_column_encoding(values: pa.ChunkedArray, codec: str) -> str | None:
-    """Choose the encoding of a column; None if it is neither a number nor a time."""
+def _choose_column_encoding(values: pa.ChunkedArray, compression: str) -> str | None:
+    """Choose the encoding of a column; None if the rule of `encodings` does not say.
+
+    Files with a codec that was given have plain numbers and times, which each reader knows.
+    """
     dtype = values.type
     if pa.types.is_float32(dtype) or pa.types.is_float64(dtype):
-        return "split" if codec == "zstd" else "plain"  # zstd finds that the bytes of exponents are alike
-    if not (pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)):
+        return "split" if compression == "zstd" else "plain"  # zstd finds that the bytes of exponents are alike
+    if compression not in SMALL_ENCODINGS or not (pa.types.is_integer(dtype) or _is_time(dtype)):
         return None
     width = 8 if dtype.bit_width == 64 else 4  # bytes in Parquet
     numbers = values.cast(pa.int32() if pa.types.is_date32(dtype) else pa.int64()) if _is_time(dtype) else values

@@ -284,8 +284,8 @@ def _on_device(spec: OutputSpec) -> bool:
 
 def _is_encoded_here(spec: OutputSpec) -> bool:
     """Say whether the file is encoded by `parquet_encoder`: without a codec, and of columns that it knows."""
-    has_codec = spec.output.compression not in ("auto", "none")
-    return not has_codec and _on_device(spec) and all(is_encodable(c.dtype) for c in spec.schema.columns)
+    is_small = spec.output.compression in host_files.SMALL_ENCODINGS
+    return is_small and _on_device(spec) and all(is_encodable(c.dtype) for c in spec.schema.columns)
 
 
 def _write_encoded(tables: Iterator[cudf.DataFrame | Mapping[str, Column]], path: str, spec: OutputSpec) -> str:

@@ -160,6 +160,12 @@ def test_the_encodings(engine: str, tmp_path: Path, column: str, encoding: str) 
     assert encoding_of(write(engine, tmp_path / "a", TABLE.select([column])), column) == encoding
 
 
+@pytest.mark.promise("Files with a codec that is given have plain numbers and times")
+@pytest.mark.parametrize("column", ["int64 of a range", "time in us", "date"])
+def test_with_a_codec_all_readers_know_the_encodings(engine: str, tmp_path: Path, column: str) -> None:
+    assert encoding_of(write(engine, tmp_path / "a", TABLE.select([column]), compression="snappy"), column) == "plain"
+
+
 @pytest.mark.promise("with zstd, floats are stored as BYTE_STREAM_SPLIT")
 def test_zstd_gets_bytes_of_floats_apart(engine: str, tmp_path: Path) -> None:
     path = write(engine, tmp_path / "a", TABLE.select(["float32", "int64 of a range"]), compression="zstd")
