@@ -235,7 +235,7 @@ def _compute_bodies(column: _Column) -> np.ndarray:
 
 
 @dataclass
-class _Layout:
+class _Placement:
     """Where everything goes to: pieces of bytes, dictionaries as rows of `write_range`, levels and values by page."""
 
     levels: list[np.ndarray]
@@ -255,7 +255,7 @@ def _write_row_groups(
     columns: Sequence[_Column], groups: int, deltas: _Deltas, bodies: Sequence[np.ndarray]
 ) -> tuple[cupy.ndarray, list[list[Chunk]]]:
     """Place all pages, and write them into one buffer."""
-    layout_of = _Layout(
+    placement = _Placement(
         [np.zeros(len(column.count), np.int64) for column in columns],
         [np.zeros(len(column.count), np.int64) for column in columns],
     )
@@ -264,18 +264,18 @@ def _write_row_groups(
     for group in range(groups):
         of_group = []
         for number in range(len(columns)):
-            chunk = _place_chunk(layout_of, columns[number], number, group, bodies[number], place)
+            chunk = _place_chunk(placement, columns[number], number, group, bodies[number], place)
             place += chunk.nbytes
             of_group.append(chunk)
         chunks.append(of_group)
     buffer = cupy.empty(place, np.uint8)
-    _write_pieces(layout_of, buffer)
-    _write_values(columns, layout_of, deltas, buffer)
+    _write_pieces(placement, buffer)
+    _write_values(columns, placement, deltas, buffer)
     return buffer, chunks
 
 
 def _place_chunk(
-    layout_of: _Layout, column: _Column, number: int, group: int, body_of: np.ndarray, start: int
+    placement: _Placement, column: _Column, number: int, group: int, body_of: np.ndarray, start: int
 ) -> Chunk:
     """Place the dictionary and the pages of a column in a row group, from `start` on."""
     place = start
@@ -286,8 +286,8 @@ def _place_chunk(
         assert low is not None
         assert high is not None
         values = high - low + 1
-        place = layout_of.put(place, layout.make_dictionary_page_header(values * column.width, values))
-        layout_of.dictionaries.append((0, 0, 0, values, place, column.width, _wrap(low)))
+        place = placement.put(place, layout.make_dictionary_page_header(values * column.width, values))
+        placement.dictionaries.append((0, 0, 0, values, place, column.width, _wrap(low)))
         place += values * column.width
     data_start = place
     encoding = ENCODINGS[column.encodings[group]]
@@ -298,14 +298,14 @@ def _place_chunk(
     levels_at = []
     for rows, count, body in zip(rows_of, count_of, body_of[of_chunk].tolist(), strict=True):
         head, level_bytes, prefix = layout.make_page_head(body, rows, count, encoding, bits)
-        place = layout_of.put(place, head)
+        place = placement.put(place, head)
         levels_at.append(place if level_bytes else 0)
         if level_bytes:
-            place = layout_of.put(place + level_bytes, prefix)
+            place = placement.put(place + level_bytes, prefix)
         values_at.append(place)
         place += body
-    layout_of.values[number][of_chunk] = values_at
-    layout_of.levels[number][of_chunk] = levels_at
+    placement.values[number][of_chunk] = values_at
+    placement.levels[number][of_chunk] = levels_at
     rows = sum(rows_of)
     least = _to_bound(low, column, is_low=True)
     greatest = _to_bound(high, column, is_low=False)
@@ -332,24 +332,24 @@ def _to_bound(number: int | None, column: _Column, is_low: bool) -> bytes | None
     return (number & (1 << 8 * column.width) - 1).to_bytes(column.width, "little")
 
 
-def _write_pieces(layout_of: _Layout, buffer: cupy.ndarray) -> None:
-    sizes = np.array([len(piece) for piece in layout_of.pieces], dtype=np.int64)
-    pieces = cupy.asarray(np.frombuffer(b"".join(layout_of.pieces), np.uint8))
-    places = np.array(layout_of.places, dtype=np.int64)
+def _write_pieces(placement: _Placement, buffer: cupy.ndarray) -> None:
+    sizes = np.array([len(piece) for piece in placement.pieces], dtype=np.int64)
+    pieces = cupy.asarray(np.frombuffer(b"".join(placement.pieces), np.uint8))
+    places = np.array(placement.places, dtype=np.int64)
     pages = _stack(len(sizes), address_of(pieces), BYTES, np.cumsum(sizes) - sizes, sizes, places)
     run_kernel("write_bytes", pages, buffer)
-    dictionaries = np.array(layout_of.dictionaries, dtype=np.int64).reshape(-1, 7).T
+    dictionaries = np.array(placement.dictionaries, dtype=np.int64).reshape(-1, 7).T
     run_kernel("write_range", np.ascontiguousarray(dictionaries), buffer)
 
 
-def _write_values(columns: Sequence[_Column], layout_of: _Layout, deltas: _Deltas, buffer: cupy.ndarray) -> None:
+def _write_values(columns: Sequence[_Column], placement: _Placement, deltas: _Deltas, buffer: cupy.ndarray) -> None:
     """Write the values of all columns, and which rows of them are not null."""
     plain = []
     packed = []
     differences = []
     for number, column in enumerate(columns):
-        places = layout_of.values[number]
-        levels = layout_of.levels[number]
+        places = placement.values[number]
+        levels = placement.levels[number]
         with_nulls = np.flatnonzero(levels)
         if len(with_nulls):
             packed.append(column.describe_levels(with_nulls, levels[with_nulls]))
