@@ -530,6 +530,34 @@ class _Threads(NamedTuple):
 _Piece = tuple[Callable[[], Any], int, int]  # of a batch: gives the group, its first and last row in the epoch's order
 
 
+class _EpochGroups:
+    """The row groups of an epoch in their order. It does not know the sequence, which so ends with its last user."""
+
+    def __init__(self, loader: Loader, epoch: int) -> None:
+        self.groups = loader.groups
+        self.order = loader.order(epoch)
+        self.ends = np.cumsum([self.groups[number].rows for number in self.order], dtype=np.int64)
+
+    def find_needed(self, spans: _Spans) -> Iterator[int]:
+        """Yield the place of each group that the batches touch, in ascending order."""
+        places = (at for span in spans for at, _, _ in self.find_places(*span))
+        return (at for at, _ in groupby(places))
+
+    def find_places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (place of a group in the epoch, first and last row in its order) of rows [first, last)."""
+        at = min(int(np.searchsorted(self.ends, first, side="right")), len(self.order) - 1)
+        while True:
+            rows = self.group_at(at).rows
+            begin = int(self.ends[at]) - rows
+            yield at, max(first - begin, 0), min(last - begin, rows)
+            if self.ends[at] >= last:
+                return
+            at += 1
+
+    def group_at(self, at: int) -> Group:
+        return self.groups[self.order[at]]
+
+
 class _Sequence(Generic[B]):
     """The rows of an epoch by their place in it: whole row groups in the order of the epoch, cut into batches.
 
@@ -541,16 +569,16 @@ class _Sequence(Generic[B]):
         self.loader = loader
         self.epoch = epoch
         self.convert = convert
-        self.order = loader.order(epoch)
-        self.ends = np.cumsum([loader.groups[number].rows for number in self.order], dtype=np.int64)
-        self.files = _Files(loader, map(self._at, self._needed(spans)), use_threads=spans.shard.workers == 1)
-        self.needed = self._needed(spans)
+        self.epoch_groups = _EpochGroups(loader, epoch)
+        needed = map(self.epoch_groups.group_at, self.epoch_groups.find_needed(spans))
+        self.files = _Files(loader, needed, use_threads=spans.shard.workers == 1)
+        self.needed = self.epoch_groups.find_needed(spans)
         self.groups: dict[int, Callable[[], Any]] = {}
         self.furthest = -1  # place of the last group that was begun
 
     def begin(self, threads: _Threads | None, first: int, last: int) -> Callable[[], Any]:
         """Have threads read rows [first, last); the function gives what `batch` makes a batch of. None: it reads."""
-        places = list(self._places(first, last))
+        places = list(self.epoch_groups.find_places(first, last))
         if threads is None:
             return lambda: self._cut(self._load_pieces(places))
         for at, _, _ in places:
@@ -588,7 +616,7 @@ class _Sequence(Generic[B]):
     def _load_group(self, at: int) -> Any:
         """Read a group: its columns as files have them, and the order of its rows in the epoch (None: as they lie)."""
         order = pa.array(self._order(at)) if self.loader.shuffle else None
-        return self.files.read(self._at(at), self.loader.names), order
+        return self.files.read(self.epoch_groups.group_at(at), self.loader.names), order
 
     def _begin_cut(self, threads: _Threads, pieces: list[_Piece]) -> Callable[[], Any]:
         return threads.batch_makers.submit(self._cut, pieces).result
@@ -606,29 +634,10 @@ class _Sequence(Generic[B]):
         """Make the batch that the caller gets of what `read` returns."""
         return self.convert(read)
 
-    def _needed(self, spans: _Spans) -> Iterator[int]:
-        """Yield the place of each group that the batches touch, in ascending order."""
-        places = (at for span in spans for at, _, _ in self._places(*span))
-        return (at for at, _ in groupby(places))
-
-    def _places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (place of a group in the epoch, first and last row in its order) of rows [first, last)."""
-        at = min(int(np.searchsorted(self.ends, first, side="right")), len(self.order) - 1)
-        while True:
-            rows = self._at(at).rows
-            begin = int(self.ends[at]) - rows
-            yield at, max(first - begin, 0), min(last - begin, rows)
-            if self.ends[at] >= last:
-                return
-            at += 1
-
-    def _at(self, at: int) -> Group:
-        return self.loader.groups[self.order[at]]
-
     def _order(self, at: int) -> np.ndarray:
         """Return the order of the rows of a group."""
-        seed = [self.loader.seed, self.epoch, int(self.order[at])]
-        return np.random.default_rng(seed).permutation(self._at(at).rows)
+        seed = [self.loader.seed, self.epoch, int(self.epoch_groups.order[at])]
+        return np.random.default_rng(seed).permutation(self.epoch_groups.group_at(at).rows)
 
 
 class _DeviceSequence(_Sequence[B]):
@@ -668,7 +677,7 @@ class _DeviceSequence(_Sequence[B]):
 
     def _load_group(self, at: int) -> dict[str, GroupColumn]:
         """Load a group in the order of the epoch."""
-        group = self._at(at)
+        group = self.epoch_groups.group_at(at)
         try:
             with self.device.reading():
                 columns = self._decode_group(group)

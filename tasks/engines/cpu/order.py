@@ -100,7 +100,7 @@ def _range_of(positions: np.ndarray, edges: np.ndarray) -> np.ndarray:
     ends = edges[1:].astype(np.uint64)
     place: np.ndarray = np.empty(len(positions), small)
     for start in range(0, len(positions), CACHED_ROWS):
-        part = positions[start : start + CACHED_ROWS]
+        part = positions[start : start + CACHED_ROWS].astype(np.uint64, copy=False)
         quotient = part * np.uint64(ranges)
         quotient //= np.uint64(total)
         quotient += ends.take(quotient.view(np.int64)) <= part

@@ -29,7 +29,10 @@ def learned(
     op: Learned, table: pa.Table, unit: Sequence[str], engine: str, cuts: Sequence[int] = (), backward: bool = False
 ) -> Any:
     """What the operator learns, in all its passes, of the table cut before these rows; parts merged from either end."""
-    kernels, question = engines.engine(engine), None
+    kernels = engines.engine(engine)
+    if not op.is_built_in:
+        kernels = engines.user_kernels(kernels)
+    question = None
     edges = [0, *cuts, table.num_rows]
     for _ in range(op.passes):
         parts = []
