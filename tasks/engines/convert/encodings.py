@@ -1,4 +1,4 @@
-"""How the files of `output.compression: auto` store whole numbers: one rule, in whole numbers, for both engines."""
+"""How Parquet files without a given codec store whole numbers and times: one rule for both engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_SAVING = 8  # an eighth of the bytes: what saves less is not worth its tim
 
 
 def is_encodable(dtype: pa.DataType) -> bool:
-    """Say whether columns of the type have such an encoding: numbers, booleans, times and dates."""
+    """Say whether a GPU encodes columns of the type itself: numbers, booleans, times and dates."""
     return (
         pa.types.is_integer(dtype)
         or pa.types.is_float32(dtype)
@@ -33,6 +33,15 @@ def index_bits(low: int, high: int) -> int:
     (1, 1, 3)
     """
     return max((high - low).bit_length(), 1)
+
+
+def saves_enough(nbytes: int, plain: int) -> bool:
+    """Say whether so many bytes (or bits) in place of `plain` save an eighth.
+
+    >>> saves_enough(7, 8), saves_enough(71, 80)
+    (True, False)
+    """
+    return LEAST_SAVING * nbytes <= (LEAST_SAVING - 1) * plain
 
 
 def choose_encoding(rows: int, low: int, high: int, width: int) -> Encoding:
@@ -53,5 +62,4 @@ def choose_encoding(rows: int, low: int, high: int, width: int) -> Encoding:
     least_delta = bits // 7 + 1  # bytes
     sizes["delta"] = (bits + 1) * rows + 8 * blocks * (least_delta + DELTA_BLOCK // DELTA_MINIBLOCK)
     best = min(sizes, key=lambda name: sizes[name])
-    saves = LEAST_SAVING * sizes[best] <= (LEAST_SAVING - 1) * sizes["plain"]
-    return best if saves else "plain"
+    return best if saves_enough(sizes[best], sizes["plain"]) else "plain"

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.core.settings import Output
-from tasks.engines.convert.encodings import LEAST_SAVING, choose_encoding
+from tasks.engines.convert.encodings import choose_encoding, saves_enough
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
@@ -180,18 +181,14 @@ def _choose_column_encoding(values: pa.ChunkedArray, compression: str) -> str | 
     dtype = values.type
     if pa.types.is_float32(dtype) or pa.types.is_float64(dtype):
         return "split" if compression == "zstd" else "plain"  # zstd finds that the bytes of exponents are alike
-    if compression not in SMALL_ENCODINGS or not (pa.types.is_integer(dtype) or _is_time(dtype)):
+    is_known = pa.types.is_integer(dtype) or pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)
+    if not is_known or compression not in SMALL_ENCODINGS:
         return None
     width = 8 if dtype.bit_width == 64 else 4  # bytes in Parquet
-    numbers = values.cast(pa.int32() if pa.types.is_date32(dtype) else pa.int64()) if _is_time(dtype) else values
-    extremes = pc.min_max(numbers)
+    extremes = pc.min_max(values.cast(to_storage_type(dtype)))
     low = extremes["min"].as_py()
     high = extremes["max"].as_py()
     return "plain" if low is None else choose_encoding(len(values) - values.null_count, low, high, width)
-
-
-def _is_time(dtype: pa.DataType) -> bool:
-    return pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype)
 
 
 def _choose_column_codecs(group: pa.Table, options: ParquetOptions) -> dict[str, str]:
@@ -207,8 +204,7 @@ def _choose_column_codecs(group: pa.Table, options: ParquetOptions) -> dict[str,
     written = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
     codecs = {}
     for column in (written.column(number) for number in range(written.num_columns)):
-        saved = column.total_uncompressed_size - column.total_compressed_size
-        is_worthwhile = LEAST_SAVING * saved >= column.total_uncompressed_size
+        is_worthwhile = saves_enough(column.total_compressed_size, column.total_uncompressed_size)
         codecs[column.path_in_schema] = AUTO_CODEC if is_worthwhile else "none"
     return codecs
 
