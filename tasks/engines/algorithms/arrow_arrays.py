@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.engines.convert.python_values import to_storage_type
 from tasks.engines.hashing.canonical import decimal_floats
 
 
@@ -29,19 +30,17 @@ def raw(values: pa.Array) -> np.ndarray:
         values = values.cast(pa.uint8())
     elif pa.types.is_decimal(values.type):
         values = decimal_floats(values)
-    width = _width_of(values.type)
+    stored = _get_stored_dtype(values.type)
     buffer = values.buffers()[1]
     if buffer is None or not len(values):  # Arrow's casts of no values leave buffers of any size
-        return np.zeros(len(values), dtype=width)
-    return np.frombuffer(buffer, dtype=width, count=values.offset + len(values))[values.offset :]
+        return np.zeros(len(values), dtype=stored)
+    return np.frombuffer(buffer, dtype=stored, count=values.offset + len(values))[values.offset :]
 
 
 @functools.cache
-def _width_of(dtype: pa.DataType) -> np.dtype:
-    """The type of the stored numbers of a type, times as integers."""
-    if pa.types.is_temporal(dtype):
-        return np.dtype({8: "i8", 4: "i4"}[dtype.bit_width // 8])
-    return np.dtype(dtype.to_pandas_dtype())
+def _get_stored_dtype(dtype: pa.DataType) -> np.dtype:
+    """Return NumPy's type of the numbers that Arrow stores for a type: of times, integers."""
+    return np.dtype(to_storage_type(dtype).to_pandas_dtype())
 
 
 def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:
