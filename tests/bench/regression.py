@@ -39,6 +39,7 @@ import pandas as pd
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from flows.sample import criteo
 from tasks.cluster.pool import Pool
 from tests.bench import compare
 from tests.bench.costs import WHOLE, describe, measure, measure_run, run_worker
@@ -51,8 +52,6 @@ WORSE = 1.1  # times the recorded ratio
 STAGES = ("statistics", "transform", "shuffle_write")  # the ingest of these sources takes no time to speak of
 FILES = 8
 SETTINGS = ["output.files_per_worker=null", f"output.files={FILES}", "output.on_existing=replace", "run.report=false"]
-COUNTS = [f"I{i}" for i in range(1, 14)]
-CATEGORIES = [f"C{i}" for i in range(1, 27)]
 BATCH_ROWS = 65_536
 ENVIRONMENT = compare.own_environment()  # of peers: a cluster sets variables of its workers in this process, too
 CALLS = {1: 5, 1_000: 5}  # rows of a frame: how often it is transformed in a turn
@@ -148,12 +147,12 @@ class PandasCriteo:
         self._mean = logs.mean()
         self._std = logs.std()
         self._values = {}
-        for column in CATEGORIES:
+        for column in criteo.CARDINALITY:
             counts = training[column].value_counts()
             self._values[column] = counts.index[counts >= 15]
 
     def _scale(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return np.log1p(frame[COUNTS].fillna(0).clip(lower=0))
+        return np.log1p(frame[list(criteo.COUNTS)].fillna(0).clip(lower=0))
 
     def transform(self, frame: pd.DataFrame) -> pd.DataFrame:
         scaled = (self._scale(frame) - self._mean) / self._std

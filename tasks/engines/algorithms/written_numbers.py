@@ -173,8 +173,9 @@ def find_padded_row(texts: pa.ChunkedArray) -> int | None:
             first = letters[offsets[longer]]
             longer = longer[first <= ord("0")]  # signs and blanks, too
             # Of -1 and -20 the second letter shows that they are not: many columns have such numbers.
-            first, second = letters[offsets[longer]], letters[offsets[longer] + 1]
-            longer = longer[(first != ord("-")) | (second < ord("1")) | (second > ord("9"))]
+            is_negative = letters[offsets[longer]] == ord("-")
+            second = letters[offsets[longer] + 1]
+            longer = longer[~is_negative | (second < ord("1")) | (second > ord("9"))]
             place = pc.index(pc.match_substring_regex(chunk.take(longer), PADDED), pa.scalar(True)).as_py()
             if place >= 0:
                 return rows + int(longer[place])

@@ -138,14 +138,13 @@ def source_of(file: File, options: ReadOptions) -> Iterator[tuple[Any, pq.FileMe
 
 def _find_local_footer(file: File, name: str) -> pq.FileMetaData:
     """The footer of an open local file, read once in this process while the file is the one of the plan."""
-    if not file.inode:  # scratch files, which a run writes again under the same names
-        with _named_errors(file.path):
-            return pq.read_metadata(name)
-    footer = footers.find(file)
+    is_kept = bool(file.inode)  # not of scratch files, which a run writes again under the same names
+    footer = footers.find(file) if is_kept else None
     if footer is None:
         with _named_errors(file.path):
             footer = pq.read_metadata(name)
-        footers.keep(file, footer, footer.serialized_size)
+        if is_kept:
+            footers.keep(file, footer, footer.serialized_size)
     return footer
 
 
