@@ -17,7 +17,7 @@ from tasks.cluster.local_pool import LocalPool
 from tasks.core.plan import EXPLODED, Block, Partition, Piece, Plan, cut_partitions
 from tasks.core.schema import ROW, Schema
 from tasks.core.settings import Source
-from tasks.engines.convert.encodings import is_encodable
+from tasks.engines.convert.encodings import are_encoded_on_gpu
 from tasks.engines.convert.libraries import decode_dictionaries
 from tasks.graph.binding import Bound
 from tasks.graph.failed_casts import Record, list_records, sum_records
@@ -81,7 +81,7 @@ class Sampled:
         named = writing.dictionary_columns
         if request.engine == "cudf":
             named = []
-            if output.compression == "auto" and all(is_encodable(column.dtype) for column in schema.columns):
+            if are_encoded_on_gpu([column.dtype for column in schema.columns], output.compression):
                 output = output.model_copy(update={"compression": "none"})
         sink = pa.BufferOutputStream()
         settings = SimpleNamespace(output=output, schema=schema, dictionary_columns=named)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import pyarrow as pa
 
 Encoding = Literal["plain", "dictionary", "delta"]
 
+AUTO = "auto"  # each column of a Parquet file has a codec of its own
+SMALL_ENCODINGS = (AUTO, "none")  # of `output.compression`: those whose files have dictionaries and differences
 MOST_DICTIONARY_BYTES = 1 << 20  # more is too much for caches of readers, and PyArrow's writer gives such a one up
 DELTA_BLOCK = 128  # deltas that share their least one
 DELTA_MINIBLOCK = 32  # deltas that are stored in as many bits
@@ -24,6 +27,11 @@ def is_encodable(dtype: pa.DataType) -> bool:
         or pa.types.is_timestamp(dtype)
         or pa.types.is_date32(dtype)
     )
+
+
+def are_encoded_on_gpu(types: Iterable[pa.DataType], compression: str) -> bool:
+    """Say whether a GPU encodes Parquet files of these columns itself, without a codec; cuDF writes other files."""
+    return compression in SMALL_ENCODINGS and all(is_encodable(dtype) for dtype in types)
 
 
 def index_bits(low: int, high: int) -> int:

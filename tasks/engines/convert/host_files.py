@@ -21,15 +21,13 @@ import pyarrow.parquet as pq
 from tasks.core.dtypes import dtype_name
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.core.settings import Output
-from tasks.engines.convert.encodings import choose_encoding, saves_enough
+from tasks.engines.convert.encodings import AUTO, SMALL_ENCODINGS, choose_encoding, saves_enough
 from tasks.engines.convert.python_values import to_storage_type
 from tasks.errors import DataError
 
 ROW_GROUP = 1_000_000
 ORC_BATCH = 1024
 ENCODINGS = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}  # as PyArrow names those that are not plain
-AUTO = "auto"  # each column of a Parquet file has a codec of its own
-SMALL_ENCODINGS = (AUTO, "none")  # of `output.compression`: those whose files have dictionaries and differences
 AUTO_CODEC = "snappy"  # that of the columns that it makes smaller
 # The sample that shows the saving: its rows, and the slices of the row group from which they are taken.
 SAMPLE_ROWS = 1 << 16

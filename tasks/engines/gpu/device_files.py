@@ -22,7 +22,7 @@ from tasks.core.dtypes import leaf_type
 from tasks.core.plan import EXPLODED, File, Partition, Piece, Plan, rows_together
 from tasks.core.schema import Schema, make_file_metadata
 from tasks.engines.convert import host_files, parquet_layout
-from tasks.engines.convert.encodings import is_encodable
+from tasks.engines.convert.encodings import are_encoded_on_gpu, is_encodable
 from tasks.engines.convert.gpu_types import mark_of
 from tasks.engines.convert.host_files import OutputSpec
 from tasks.engines.convert.parquet_layout import Chunk
@@ -107,14 +107,7 @@ def _is_readable(plan: Plan, name: str) -> bool:
 
 def _is_type_readable(leaf: pa.DataType) -> bool:
     """Say whether cuDF reads and writes the type as it is."""
-    plain = pa.types.is_integer(leaf) or pa.types.is_floating(leaf) or pa.types.is_boolean(leaf)
-    return (
-        plain
-        or pa.types.is_string(leaf)
-        or pa.types.is_timestamp(leaf)
-        or pa.types.is_date32(leaf)
-        or pa.types.is_decimal128(leaf)
-    )
+    return is_encodable(leaf) or pa.types.is_string(leaf) or pa.types.is_decimal128(leaf)
 
 
 @lru_cache(maxsize=4096)
@@ -284,8 +277,8 @@ def _on_device(spec: OutputSpec) -> bool:
 
 def _is_encoded_here(spec: OutputSpec) -> bool:
     """Say whether the file is encoded by `parquet_encoder`: without a codec, and of columns that it knows."""
-    is_small = spec.output.compression in host_files.SMALL_ENCODINGS
-    return is_small and _on_device(spec) and all(is_encodable(c.dtype) for c in spec.schema.columns)
+    types = [column.dtype for column in spec.schema.columns]
+    return are_encoded_on_gpu(types, spec.output.compression) and _on_device(spec)
 
 
 def _write_encoded(tables: Iterator[cudf.DataFrame | Mapping[str, Column]], path: str, spec: OutputSpec) -> str:

@@ -81,10 +81,25 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class _Deltas:
-    """What `measure_deltas` measured: by block of deltas on the GPU; the first block of each page, by column, here."""
+class _DeltaPages:
+    """The pages of deltas of each column, the first block of each page, and the number of all blocks at the end."""
 
-    first_blocks: list[np.ndarray]
+    pages: list[np.ndarray]
+    edges: np.ndarray
+
+    def split_by_column(self, values: np.ndarray) -> list[np.ndarray]:
+        """Split what all pages of deltas have into what those of each column have."""
+        return np.split(values, np.cumsum([len(pages) for pages in self.pages])[:-1])
+
+    @property
+    def first_blocks(self) -> list[np.ndarray]:
+        return self.split_by_column(self.edges[:-1])
+
+
+@dataclass(frozen=True)
+class _Deltas:
+    """What `measure_deltas` measured, on the GPU: the least delta of each block, bits of its miniblocks, its bytes."""
+
     least: cupy.ndarray
     widths: cupy.ndarray
     sizes: cupy.ndarray
@@ -114,8 +129,12 @@ def encode_table(table: plc.Table, rows_of_group: int) -> tuple[cupy.ndarray, li
     _find_extremes(columns, groups)
     for column in columns:
         _choose_encodings(column)
-    deltas, bodies = _measure_bodies(columns)
-    return _write_row_groups(columns, groups, deltas, bodies)
+    bodies = [_compute_bodies(column) for column in columns]
+    delta_pages = _place_blocks(columns)
+    deltas, nbytes = _measure_deltas(columns, delta_pages)
+    for body, pages, measured in zip(bodies, delta_pages.pages, nbytes, strict=True):
+        body[pages] = measured
+    return _write_row_groups(columns, groups, delta_pages, deltas, bodies)
 
 
 def _cut_into_pages(rows: int, rows_of_group: int) -> _Cut:
@@ -196,37 +215,34 @@ def _pages_in(column: _Column, encoding: str) -> np.ndarray:
     return np.flatnonzero(np.array(is_chosen)[column.cut.group]) if any(is_chosen) else np.empty(0, np.int64)
 
 
-def _measure_bodies(columns: Sequence[_Column]) -> tuple[_Deltas, list[np.ndarray]]:
-    """Measure the bytes of the values of each page, without what stands before them."""
-    bodies = [_compute_bodies(column) for column in columns]
-    chosen = [_pages_in(column, "delta") for column in columns]
-    counts = [column.count[pages] for column, pages in zip(columns, chosen, strict=True)]
-    blocks = np.maximum(np.concatenate(counts) - 1 + DELTA_BLOCK - 1, 0) // DELTA_BLOCK
-    edges = np.append(0, np.cumsum(blocks))
-    first_blocks = np.split(edges[:-1], np.cumsum([len(pages) for pages in chosen])[:-1])
-    total = int(edges[-1])
-    least = cupy.empty(total, np.int64)
-    widths = cupy.zeros(total * (DELTA_BLOCK // DELTA_MINIBLOCK), np.uint8)
-    sizes = cupy.empty(total, np.int64)
-    heads = cupy.empty(len(blocks), np.int64)
-    pages = [
-        column.describe_pages(of_column, first)
-        for column, of_column, first in zip(columns, chosen, first_blocks, strict=True)
+def _place_blocks(columns: Sequence[_Column]) -> _DeltaPages:
+    """Number the blocks of deltas, those of all columns one after another."""
+    pages = [_pages_in(column, "delta") for column in columns]
+    values = np.concatenate([column.count[of_column] for column, of_column in zip(columns, pages, strict=True)])
+    deltas = np.maximum(values - 1, 0)
+    return _DeltaPages(pages, np.append(0, np.cumsum(-(-deltas // DELTA_BLOCK))))
+
+
+def _measure_deltas(columns: Sequence[_Column], delta_pages: _DeltaPages) -> tuple[_Deltas, list[np.ndarray]]:
+    """Measure the blocks of deltas; return them, and the bytes of the pages of deltas of each column."""
+    blocks = int(delta_pages.edges[-1])
+    least = cupy.empty(blocks, np.int64)
+    widths = cupy.zeros(blocks * (DELTA_BLOCK // DELTA_MINIBLOCK), np.uint8)
+    sizes = cupy.empty(blocks, np.int64)
+    heads = cupy.empty(len(delta_pages.edges) - 1, np.int64)
+    described = [
+        column.describe_pages(pages, first)
+        for column, pages, first in zip(columns, delta_pages.pages, delta_pages.first_blocks, strict=True)
     ]
-    run_kernel("measure_deltas", _join(pages, 5), least, widths, sizes, heads)
+    run_kernel("measure_deltas", _join(described, 5), least, widths, sizes, heads)
     ends = cupy.cumsum(sizes)
-    if len(blocks):
-        sums = cupy.concatenate([cupy.zeros(1, np.int64), ends])
-        measured_bytes = cupy.asnumpy(cupy.concatenate([sums[cupy.asarray(edges)], heads]))
-        nbytes = np.diff(measured_bytes[: len(edges)]) + measured_bytes[len(edges) :]
-        of_columns = np.split(nbytes, np.cumsum([len(of_column) for of_column in chosen])[:-1])
-        for body, of_column, measured in zip(bodies, chosen, of_columns, strict=True):
-            body[of_column] = measured
-    return _Deltas(first_blocks, least, widths, sizes, ends), bodies
+    sums = cupy.concatenate([cupy.zeros(1, np.int64), ends])
+    blocks_and_heads = cupy.asnumpy(cupy.stack([cupy.diff(sums[cupy.asarray(delta_pages.edges)]), heads]))
+    return _Deltas(least, widths, sizes, ends), delta_pages.split_by_column(blocks_and_heads.sum(axis=0))
 
 
 def _compute_bodies(column: _Column) -> np.ndarray:
-    """Compute the bytes of the values of each page that is not of deltas."""
+    """Compute the bytes of the values of each page that is not of deltas, without what stands before them."""
     eights = (column.count + 7) // 8
     if column.kind == BOOLEAN:
         return eights  # a bit for each
@@ -252,7 +268,7 @@ class _Placement:
 
 
 def _write_row_groups(
-    columns: Sequence[_Column], groups: int, deltas: _Deltas, bodies: Sequence[np.ndarray]
+    columns: Sequence[_Column], groups: int, delta_pages: _DeltaPages, deltas: _Deltas, bodies: Sequence[np.ndarray]
 ) -> tuple[cupy.ndarray, list[list[Chunk]]]:
     """Place all pages, and write them into one buffer."""
     placement = _Placement(
@@ -270,7 +286,7 @@ def _write_row_groups(
         chunks.append(of_group)
     buffer = cupy.empty(place, np.uint8)
     _write_pieces(placement, buffer)
-    _write_values(columns, placement, deltas, buffer)
+    _write_values(columns, placement, delta_pages, deltas, buffer)
     return buffer, chunks
 
 
@@ -342,11 +358,14 @@ def _write_pieces(placement: _Placement, buffer: cupy.ndarray) -> None:
     run_kernel("write_range", np.ascontiguousarray(dictionaries), buffer)
 
 
-def _write_values(columns: Sequence[_Column], placement: _Placement, deltas: _Deltas, buffer: cupy.ndarray) -> None:
+def _write_values(
+    columns: Sequence[_Column], placement: _Placement, delta_pages: _DeltaPages, deltas: _Deltas, buffer: cupy.ndarray
+) -> None:
     """Write the values of all columns, and which rows of them are not null."""
     plain = []
     packed = []
     differences = []
+    first_blocks = delta_pages.first_blocks
     for number, column in enumerate(columns):
         places = placement.values[number]
         levels = placement.levels[number]
@@ -363,9 +382,9 @@ def _write_values(columns: Sequence[_Column], placement: _Placement, deltas: _De
             lows = np.array([_wrap(low or 0) for low in column.low])[column.cut.group[chosen]]
             bits = np.array(column.bits)[column.cut.group[chosen]]
             packed.append(column.describe_pages(chosen, places[chosen], lows, bits))
-        chosen = _pages_in(column, "delta")
+        chosen = delta_pages.pages[number]
         if len(chosen):
-            differences.append(column.describe_pages(chosen, deltas.first_blocks[number], places[chosen]))
+            differences.append(column.describe_pages(chosen, first_blocks[number], places[chosen]))
     run_kernel("write_plain", _join(plain, 6), buffer)
     run_kernel("write_packed", _join(packed, 7), buffer)
     measured = (deltas.least, deltas.widths, deltas.sizes, deltas.ends)
