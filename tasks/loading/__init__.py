@@ -57,6 +57,9 @@ from tasks.storage.published_copy import open_published
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
 
 OPEN_FILES = 8
+ORDERS_AHEAD = (
+    3  # row groups whose orders are drawn at once: a thread draws 30 M rows/s, and a GPU takes three times that
+)
 FORMATS = ("parquet", "arrow")
 GPU_MODULES = ("cudf", "pylibcudf", "rmm", "cupy")
 B = TypeVar("B")  # a batch as the caller gets it
@@ -454,8 +457,7 @@ class Batches(Iterator[B]):
 
     def _end(self, **how: bool) -> None:
         if self._threads is not None:
-            self._threads.group_reader.shutdown(**how)
-            self._threads.batch_makers.shutdown(**how)
+            self._threads.shutdown(**how)
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far the caller has come: batches that were read ahead do not count."""
@@ -514,17 +516,26 @@ class _Spans:
 
 
 class _Threads(NamedTuple):
-    """The threads of an iteration: one reads row groups, others make batches in host memory of them."""
+    """The threads of an iteration: one reads row groups, some draw their orders, others make batches of them in host
+    memory."""
 
     group_reader: ThreadPoolExecutor
+    orderers: ThreadPoolExecutor
     batch_makers: ThreadPoolExecutor
 
     @staticmethod
     def start(ahead: int) -> _Threads:
         # One group at a time, since an open file is for one thread. A batch maker waits for the group reader, which
-        # waits for nobody.
-        reader = ThreadPoolExecutor(1, "rowmill-loader")
-        return _Threads(reader, ThreadPoolExecutor(ahead, "rowmill-batches"))
+        # waits for the orderers, which wait for nobody.
+        return _Threads(
+            ThreadPoolExecutor(1, "rowmill-loader"),
+            ThreadPoolExecutor(ORDERS_AHEAD, "rowmill-orders"),
+            ThreadPoolExecutor(ahead, "rowmill-batches"),
+        )
+
+    def shutdown(self, **how: bool) -> None:
+        for threads in self:
+            threads.shutdown(**how)
 
 
 _Piece = tuple[Callable[[], Any], int, int]  # of a batch: gives the group, its first and last row in the epoch's order
@@ -573,6 +584,8 @@ class _Sequence(Generic[B]):
         needed = map(self.epoch_groups.group_at, self.epoch_groups.find_needed(spans))
         self.files = _Files(loader, needed, use_threads=spans.shard.workers == 1)
         self.needed = self.epoch_groups.find_needed(spans)
+        self.ordered = self.epoch_groups.find_needed(spans)
+        self.orders: dict[int, Callable[[], np.ndarray]] = {}  # by place; of groups that are still to be read
         self.groups: dict[int, Callable[[], Any]] = {}
         self.furthest = -1  # place of the last group that was begun
 
@@ -596,7 +609,7 @@ class _Sequence(Generic[B]):
         self._forget(places[0][0])
         for at, _, _ in places:
             if at not in self.groups:
-                self.groups[at] = partial(_same, self._load_group(at))
+                self.groups[at] = partial(_same, self._load_group(at, partial(self._order, at)))
         return [(self.groups[at], low, high) for at, low, high in places]
 
     def _let_go(self, threads: _Threads, first: int) -> None:
@@ -610,13 +623,23 @@ class _Sequence(Generic[B]):
 
     def _begin_group(self, threads: _Threads, at: int) -> None:
         if at > self.furthest:
-            self.groups[at] = threads.group_reader.submit(self._load_group, at).result
+            self._begin_orders(threads)
+            order = self.orders.pop(at, partial(self._order, at))
+            self.groups[at] = threads.group_reader.submit(self._load_group, at, order).result
             self.furthest = at
 
-    def _load_group(self, at: int) -> Any:
+    def _begin_orders(self, threads: _Threads) -> None:
+        """Have threads draw the orders of the next groups, which takes longer than to read them."""
+        while self.loader.shuffle and len(self.orders) < ORDERS_AHEAD:
+            at = next(self.ordered, None)
+            if at is None:
+                return
+            self.orders[at] = threads.orderers.submit(self._order, at).result
+
+    def _load_group(self, at: int, order: Callable[[], np.ndarray]) -> Any:
         """Read a group: its columns as files have them, and the order of its rows in the epoch (None: as they lie)."""
-        order = pa.array(self._order(at)) if self.loader.shuffle else None
-        return self.files.read(self.epoch_groups.group_at(at), self.loader.names), order
+        table = self.files.read(self.epoch_groups.group_at(at), self.loader.names)
+        return table, pa.array(order()) if self.loader.shuffle else None
 
     def _begin_cut(self, threads: _Threads, pieces: list[_Piece]) -> Callable[[], Any]:
         return threads.batch_makers.submit(self._cut, pieces).result
@@ -675,13 +698,13 @@ class _DeviceSequence(_Sequence[B]):
                 raise self._memory_error(error, "a batch", f"{self.loader.batch_size:,} rows") from error
             raise
 
-    def _load_group(self, at: int) -> dict[str, GroupColumn]:
+    def _load_group(self, at: int, order: Callable[[], np.ndarray]) -> dict[str, GroupColumn]:
         """Load a group in the order of the epoch."""
         group = self.epoch_groups.group_at(at)
         try:
             with self.device.reading():
                 columns = self._decode_group(group)
-                index = self.device.put(self._order(at)) if self.loader.shuffle else None
+                index = self.device.put(order()) if self.loader.shuffle else None
                 xp = self.device.xp
                 host = self.device.host
                 return {name: in_order(xp, host, columns.pop(name), index) for name in self.loader.names}
