@@ -1,7 +1,7 @@
 """Rows a second that training gets of an output: `Rows` and `loader`, next to Hugging Face datasets and PyArrow.
 
     python -m tests.bench.loading --out tests/bench/results/loading-cpu.json        # 2 M rows of criteo, on two cores
-    python -m tests.bench.loading --engine cudf --device cuda --rows 100000000 --batch 262144 --out loading-h200.json
+    python -m tests.bench.loading --engine cudf --device cuda --rows 50000000 --batch 262144 --out loading-h200.json
 
 The recipe criteo (13 floats, 26 ids, a label) makes an output in `--folder`, which is removed at the end. All readers
 read its Parquet files, one after the other in each round; the first round does not count, and checks that each reader

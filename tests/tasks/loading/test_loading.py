@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,24 @@ def test_batches_ahead_are_bounded(out: Path, monkeypatch: pytest.MonkeyPatch) -
     next(batches)
     assert begun == [0, 100, 200, 300]
     assert batches.state_dict()["batch"] == 1
+
+
+def test_orders_of_the_next_row_groups_are_drawn_by_threads(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    plain = loading._Sequence._order
+
+    def draw(sequence: Any, at: int) -> Any:
+        drawn.append((at, threading.current_thread().name.partition("_")[0]))
+        return plain(sequence, at)
+
+    monkeypatch.setattr(loading._Sequence, "_order", draw)
+    source = loader(out, ["number"], batch_size=100, ahead=1)
+    batches = source.batches()
+    next(batches)
+    groups = len(source.groups)
+    assert len(drawn) <= 3 + loading.ORDERS_AHEAD < groups
+    list(batches)
+    assert sorted(drawn) == [(at, "rowmill-orders") for at in range(groups)]
 
 
 def test_columns_are_selected_by_tag(out: Path) -> None:
