@@ -58,6 +58,7 @@ def clean(
 
     from tasks.core.units import amount
     from tasks.storage.allowed_roots import is_local
+    from tasks.storage.credentials import COMMAND, storage
     from tasks.storage.output_mirror import find_mirror, is_mirror
     from tasks.storage.retention import leftovers, remove, seconds_of
 
@@ -71,7 +72,8 @@ def clean(
     def say(verb: str, text: str) -> None:
         console.print(f"{verb:<8} {text}", soft_wrap=True, markup=False)
 
-    mirrors = [find_mirror(url, storage_options) for url in paths or [] if not is_local(url)]
+    options = storage(storage_options, COMMAND)
+    mirrors = [find_mirror(url, options) for url in paths or [] if not is_local(url)]
     for mirror in filter(None, mirrors):
         freed += _clean_store(mirror, least, older_than, dry_run, say)
     folders = [Path(path.removeprefix("file://")) for path in paths or [] if is_local(path)]

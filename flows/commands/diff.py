@@ -68,10 +68,10 @@ def _find_second(before: str, now: str, storage_options: str | None) -> str:
 
 
 def _is_output(place: str, storage_options: str | None) -> bool:
-    from tasks.storage.credentials import storage
+    from tasks.storage.credentials import COMMAND, storage
     from tasks.storage.stores import open_store
 
-    store = open_store(place, storage(storage_options))
+    store = open_store(place, storage(storage_options, COMMAND))
     if store.is_local:
         return Path(place).exists()
     return any(store.list_folder(store.full_path(place)))

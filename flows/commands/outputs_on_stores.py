@@ -16,13 +16,14 @@ def open_output(out: str, storage_options: str | None, changes: bool = False) ->
     """
     from tasks.errors import RowmillError, rewrite_error
     from tasks.storage.allowed_roots import is_local
+    from tasks.storage.credentials import COMMAND, storage
     from tasks.storage.output_mirror import find_output, with_urls
     from tasks.storage.staging import Staging
 
     if is_local(out):
         yield Path(out.removeprefix("file://"))
         return
-    root, folder = find_output(out, storage_options)
+    root, folder = find_output(out, storage(storage_options, COMMAND))
     try:
         with Staging(root).hold_lock() if changes else nullcontext():
             yield folder

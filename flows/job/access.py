@@ -341,6 +341,13 @@ def _pair_with_field(field: str, path: str | list[str] | None) -> Iterator[tuple
     yield from ((field, item) for item in many)
 
 
+def _find_options_key(field: str) -> str:
+    """Find the key that names the options of the storage for the URL of a field."""
+    if " in " in field:  # of an operator
+        return f"storage_options of {field}"
+    return f"{'output' if field.startswith(('output.', 'base')) else 'source'}.storage_options"
+
+
 def _check_no_secret(field: str, path: str) -> None:
     """Refuse a URL that carries a password or a signature: jobs are shown and kept by the server."""
     secret = "a password" if PASSWORD.search(path) else "a signature" if "://" in path and SIGNED.search(path) else ""
@@ -350,6 +357,6 @@ def _check_no_secret(field: str, path: str) -> None:
             f"the URL holds {secret}",
             where=f"{field} = {shown}",
             why="the server keeps and shows a job",
-            do=f"write the URL without it and give source.storage_options a name; {HELD}; "
+            do=f"write the URL without it and give {_find_options_key(field)} a name; {HELD}; "
             "change a password that a server has seen",
         )

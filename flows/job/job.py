@@ -46,6 +46,8 @@ from tasks.job.request import Request, make_request
 from tasks.job.run_date import Dated, is_pattern
 from tasks.ops.base import Learned, Operator, operator_class
 from tasks.ops.schema_ops import AddTags
+from tasks.storage.allowed_roots import is_local
+from tasks.storage.credentials import storage
 from tasks.storage.files import refuse_inside
 from tasks.storage.output_mirror import find_mirror
 from tasks.storage.published_copy import open_published
@@ -342,7 +344,10 @@ def absolute_target(source: Source) -> str:
 
 def local_base(base: str, job: CheckedJob) -> Path:
     """The folder of the base of a job on this host: of one on an object store its mirror."""
-    mirror = find_mirror(base, job.output.storage_options or job.source.storage_options)
+    options: str | Mapping[str, Any] | None = job.output.storage_options
+    if not options and not is_local(base):
+        options = storage(job.source.storage_options, "source.storage_options")
+    mirror = find_mirror(base, options)
     return mirror.folder if mirror else Path(absolute(base))
 
 

@@ -118,8 +118,10 @@ def list_side_files(final: Node) -> list[File]:
     """
     files: list[File] = []
     for node in topological(final):
-        for path in node.op.files if node.op else ():
-            options = storage(node.op.storage) if node.op else None
+        if node.op is None:
+            continue
+        for path in node.op.files:
+            options = storage(node.op.storage, f"storage_options of {type(node.op).__name__} in {node.name}")
             try:
                 files += list_files(str(path), options).files
             except MissingFileError:

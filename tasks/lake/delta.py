@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from tasks.sources.formats.parquet_fields import FieldId
 from tasks.sources.table_files import TableFiles
 from tasks.storage.allowed_roots import check_files_in, check_path
 from tasks.storage.cloud_options import cloud_options, kind_of
-from tasks.storage.credentials import storage
+from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.files import is_remote, local_path
 
 LOG = "_delta_log"
@@ -58,11 +57,11 @@ def named_errors(path: str, where: str, passing: type[Exception] | tuple[type[Ex
         ) from None
 
 
-def table_options(path: str, options: str | Mapping[str, Any] | None) -> dict[str, str]:
+def table_options(path: str, options: StorageOptions) -> dict[str, str]:
     """The options of a storage as delta-rs takes them; those of the clouds come from the environment as well."""
     if kind_of(path) is None:
         return {}
-    cloud = cloud_options(path, storage(options))
+    cloud = cloud_options(path, options)
     more = {"allow_http": "true"} if cloud.client.get("allow_http") else {}
     return {name: _write_option(value) for name, value in cloud.config.items()} | more
 
@@ -71,9 +70,7 @@ def _write_option(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def open_table(
-    path: str, options: str | Mapping[str, Any] | None, where: str, version: int | None = None
-) -> DeltaTable:
+def open_table(path: str, options: StorageOptions, where: str, version: int | None = None) -> DeltaTable:
     """Open a table at a version, the newest one if that is None; its log lies inside of the allowed roots."""
     check_path(path, where)
     place = path
@@ -99,7 +96,8 @@ def choose_state(source: Source) -> dict[str, int | None]:
 
 
 def _open_state(source: Source) -> DeltaTable:
-    table = open_table(str(source.path), source.storage_options, "source.delta", source.version)
+    options = storage(source.storage_options, "source.storage_options")
+    table = open_table(str(source.path), options, "source.delta", source.version)
     if source.as_of is not None:
         with named_errors(str(source.path), "source.delta"):
             table.load_as_version(_parse_time(source.as_of))

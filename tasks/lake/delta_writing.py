@@ -40,9 +40,9 @@ class Table:
 
     def __init__(self, output: Output) -> None:
         self.path = _full_path(output.delta or "")
-        self.options = table_options(self.path, output.storage_options)
+        self._storage = storage(output.storage_options, "output.storage_options")
+        self.options = table_options(self.path, self._storage)
         self.replaces = output.mode == "replace_partition"
-        self._storage = output.storage_options
         self.partition_on = list(output.partition_on)
         if not f"{_full_path(output.path)}/".startswith(f"{self.path}/"):
             raise JobError(
@@ -128,7 +128,7 @@ class Table:
         return f"version {DeltaTable(self.path, storage_options=self.options).version()}"
 
     def _load(self) -> DeltaTable | None:
-        log, _ = open_store(self.path, storage(self._storage)).list_folder(f"{self.path}/{LOG}")
+        log, _ = open_store(self.path, self._storage).list_folder(f"{self.path}/{LOG}")
         if not log:
             return None
         return open_table(self.path, self._storage, WHERE)

@@ -285,7 +285,7 @@ class _SideFiles:
 def _find(path: str, read: JsonObject | None, storage_options: str | None) -> _SideFiles:
     """Find the files of a side table, all of them inside the allowed roots; a JobError if there are none."""
     check_path(path, "a side table")
-    options = storage(storage_options)
+    options = storage(storage_options, "storage_options of a side table")
     try:
         listed = list_files(path, options)
     except MissingFileError:

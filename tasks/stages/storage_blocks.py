@@ -15,11 +15,12 @@ from tasks.stages.progress_artifact import prefect_client
 from tasks.storage.credentials import json_object
 
 
-def from_block(name: str) -> JsonObject | None:
+def from_block(name: str, where: str) -> JsonObject | None:
     """Storage options in a block of the Prefect server: `name` of a Secret block, or type and name:
     aws-credentials/shop.
 
-    None where there is no such block, or no server; a JobError for a type that is not known.
+    None where there is no such block, or no server; a JobError for a type that is not known, at the place that has the
+    name.
     """
     if not get_current_settings().api.url:
         return None
@@ -28,7 +29,7 @@ def from_block(name: str) -> JsonObject | None:
     if kind not in BLOCKS:
         raise JobError(
             f"blocks of the type {kind!r} hold no storage options",
-            where="source.storage_options",
+            where=where,
             do=f"name a block of one of these types: {', '.join(BLOCKS)}",
         )
     with prefect_client(None), get_prefect_client(sync_client=True) as client:

@@ -145,7 +145,7 @@ def stage(name: str, work: Callable[..., StageResult]) -> Any:
                 stalled_tasks.watch_for_stall(progress.title, pool, request.run.stalled_after),
                 report_defects(progress.title, log),
             ):
-                options = storage(request.source.storage_options)
+                options = storage(request.source.storage_options, "source.storage_options")
                 splits = [] if split is None else [split]
                 result: StageResult = call_masked(options, work, request, *splits, pool, progress)
         context = TaskRunContext.get()

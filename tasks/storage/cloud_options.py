@@ -95,6 +95,13 @@ def kind_of(url: str) -> str | None:
     return KINDS.get(url.partition("://")[0].lower()) if "://" in url else None
 
 
+def known_names(kind: str) -> set[str]:
+    """The names that options of a cloud may have: those of fsspec's file system, of obstore, and our own."""
+    renamed = {S3: S3_NAMES, AZURE: AZURE_NAMES}.get(kind, {})
+    own = {"client_kwargs", "profile"} if kind == S3 else {"connection_string"} if kind == AZURE else {"token"}
+    return {"anon", ALLOW_HTTP, RETRY_SECONDS, *own, *renamed, *KNOWN[kind]}
+
+
 def unknown_options(kind: str, options: Mapping[str, Any]) -> list[str]:
     """Options that are fsspec's alone: such a storage is read by fsspec."""
     return sorted(

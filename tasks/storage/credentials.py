@@ -17,7 +17,9 @@ from urllib.parse import quote
 from tasks.errors import JobError, RowmillError, TransientError
 
 R = TypeVar("R")
-Loader = Callable[[str], Mapping[str, Any] | None]
+Loader = Callable[[str, str], Mapping[str, Any] | None]  # of the options' name, and of the place that has the name
+PARAMETER = "storage_options"  # of Python's functions and of operators
+COMMAND = "--storage-options"
 # in names of options, whose values are masked; rather too many (`design` has `sig`) than too few
 SECRET_KEYS = re.compile(r"secret|passw|token|key|sig|sas|credential|connection_string|user", re.IGNORECASE)
 SHORTEST = 3  # characters of a secret: masking shorter texts would hide half of a message
@@ -25,8 +27,11 @@ LONG = 12  # a text of more characters, under whatever name, may be a key: it is
 HIDDEN = "***"
 
 
-def from_environment(name: str) -> Mapping[str, Any] | None:
-    """Read the JSON object in the variable ROWMILL_STORAGE_<NAME>; None where there is no such variable."""
+def from_environment(name: str, where: str = "") -> Mapping[str, Any] | None:
+    """Read the JSON object in the variable ROWMILL_STORAGE_<NAME>; None where there is no such variable.
+
+    Errors name the variable, in place of `where`.
+    """
     variable = variable_of(name)
     text = os.environ.get(variable)
     return None if text is None else json_object(text, variable)
@@ -61,9 +66,16 @@ class StorageOptions(Mapping[str, Any]):
     """Options of fsspec. Options with a name are looked up in each process at their first use, and their pickle has
     only the name; a pickle of others has the options themselves."""
 
-    def __init__(self, options: Mapping[str, Any] | None, name: str = "", loaders: Sequence[Loader] = ()) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any] | None,
+        name: str = "",
+        loaders: Sequence[Loader] = (),
+        where: str = PARAMETER,
+    ) -> None:
+        self.where = where  # the key, parameter or option of a command that has the options or their name
+        self.name = name
         self._options = options
-        self._name = name
         self._loaders = tuple(loaders)
         self._lock = threading.Lock()
 
@@ -76,13 +88,13 @@ class StorageOptions(Mapping[str, Any]):
 
     def _load_options(self) -> Mapping[str, Any]:
         for load in self._loaders:
-            if (options := load(self._name)) is not None:
+            if (options := load(self.name, self.where)) is not None:
                 return options
         raise JobError(
-            f"storage options {self._name!r} are not known",
-            where="source.storage_options",
-            do=f"set the environment variable {variable_of(self._name)} to a JSON object where the workers run, "
-            f"or make a Secret block {self._name!r} with it on the Prefect server",
+            f"storage options {self.name!r} are not known",
+            where=self.where,
+            do=f"set the environment variable {variable_of(self.name)} to a JSON object where the workers run, "
+            f"or make a Secret block {self.name!r} with it on the Prefect server",
         )
 
     def __getitem__(self, key: str) -> object:
@@ -95,21 +107,24 @@ class StorageOptions(Mapping[str, Any]):
         return len(self.options)
 
     def __repr__(self) -> str:
-        return f"<storage options {self._name}>"
+        return f"<storage options {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._name:
-            return StorageOptions, (None, self._name, self._loaders)
-        return StorageOptions, (self._options,)
+        if self.name:
+            return StorageOptions, (None, self.name, self._loaders, self.where)
+        return StorageOptions, (self._options, "", (), self.where)
 
 
-def storage(options: str | Mapping[str, Any] | None) -> StorageOptions:
-    """Make the options of a remote file system from a mapping or a name; JobError for unknown names."""
+def storage(options: str | Mapping[str, Any] | None, where: str = PARAMETER) -> StorageOptions:
+    """Make the options of a remote file system from a mapping or a name; JobError for unknown names.
+
+    `where`: the key, parameter or option of a command that has them, for messages.
+    """
     if isinstance(options, StorageOptions):
         return options
     if not isinstance(options, str):
-        return StorageOptions(options or {})
-    named = StorageOptions(None, options, LOADERS)
+        return StorageOptions(options or {}, where=where)
+    named = StorageOptions(None, options, LOADERS, where)
     _ = named.options  # an unknown name fails here
     return named
 

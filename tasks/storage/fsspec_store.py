@@ -12,6 +12,7 @@ from tasks.core import storage_traffic
 from tasks.core.plan import File
 from tasks.errors import JobError, RowmillError, TransientError
 from tasks.storage.credentials import mask_secrets
+from tasks.storage.option_errors import explain_refusal
 from tasks.storage.ranges import Range, Span, cut_ranges, join_ranges
 from tasks.storage.source_changes import raise_changed, remote_file
 from tasks.storage.store import NO_CONDITION, PAGE, make_conflict_error, make_missing_error, make_writing_error
@@ -63,15 +64,29 @@ class FsspecStore:
     publishes = False
     lists_versions = False
 
-    def __init__(self, fs: Any, secrets: Mapping[str, Any]) -> None:
+    def __init__(self, fs: Any, options: Mapping[str, Any]) -> None:
         self.fs = fs
-        self._secrets = secrets
+        self._options = options
+
+    def _ask(self, verb: str, name: str | list[str], *arguments: Any, **more: Any) -> Any:
+        """Call a method of the file system; a JobError for an option that its client refuses.
+
+        Most clients are made with the first request.
+        """
+        try:
+            return getattr(self.fs, verb)(name, *arguments, **more)
+        except (TypeError, FileNotFoundError) as error:
+            url = self.fs.unstrip_protocol(name if isinstance(name, str) else name[0])
+            refused = explain_refusal(error, url, self._options, type(self.fs))
+            if refused is None:
+                raise
+        raise refused
 
     def list_pages(self, path: str) -> Iterator[list[File]]:
         self.fs.invalidate_cache()  # drops earlier listings of this process
         folder = self.fs._strip_protocol(path)
         storage_traffic.count("list")
-        infos = self.fs.find(folder, detail=True) if self.fs.exists(folder) else {}
+        infos = self._ask("find", folder, detail=True) if self._ask("exists", folder) else {}
         files = [self._file(name, info) for name, info in infos.items() if name != folder]
         for first in range(0, len(files), PAGE):
             yield files[first : first + PAGE]
@@ -80,7 +95,7 @@ class FsspecStore:
         self.fs.invalidate_cache()
         folder = self.fs._strip_protocol(path)
         storage_traffic.count("list")
-        infos = self.fs.ls(folder, detail=True) if self.fs.isdir(folder) else []
+        infos = self._ask("ls", folder, detail=True) if self._ask("isdir", folder) else []
         inside = [info for info in infos if info["name"].rstrip("/") != folder.rstrip("/")]
         files = [self._file(info["name"], info) for info in inside if info["type"] != "directory"]
         folders = [info["name"] for info in inside if info["type"] == "directory"]
@@ -100,9 +115,9 @@ class FsspecStore:
     def _open(self, name: str) -> Any:
         """Open a file without fsspec's read-ahead, which fetches up to 50 MiB around each read."""
         try:
-            return self.fs.open(name, "rb", cache_type="none")
+            return self._ask("open", name, "rb", cache_type="none")
         except TypeError:  # a file system that takes none of these options
-            return self.fs.open(name, "rb")
+            return self._ask("open", name, "rb")
 
     def _as_opened(self, name: str, opened: object) -> File:
         """The storage's description of a file when it was opened; fetched again if that names no version."""
@@ -112,7 +127,7 @@ class FsspecStore:
 
     def _info(self, name: str) -> Mapping[str, Any]:
         storage_traffic.count("head")
-        info: Mapping[str, Any] = self.fs.info(name)
+        info: Mapping[str, Any] = self._ask("info", name)
         return info
 
     def _file(self, name: str, info: Mapping[str, Any]) -> File:
@@ -130,7 +145,7 @@ class FsspecStore:
 
     def read(self, path: str) -> tuple[File, bytes]:
         file = self.stat(path)
-        content: bytes = self.fs.cat_file(self.fs._strip_protocol(path))
+        content: bytes = self._ask("cat_file", self.fs._strip_protocol(path))
         raise_changed(file, self.stat(path))
         return file, content
 
@@ -140,23 +155,23 @@ class FsspecStore:
         inside = [(min(start, file.size), min(stop, file.size)) for start, stop in ranges]
         spans: list[Span] = join_ranges(inside)
         starts, stops = [span.start for span in spans], [span.stop for span in spans]
-        fetched = self.fs.cat_ranges([name] * len(spans), starts, stops, on_error="raise") if spans else []
+        fetched = self._ask("cat_ranges", [name] * len(spans), starts, stops, on_error="raise") if spans else []
         storage_traffic.count("get", len(spans), sum(map(len, fetched)))
         return cut_ranges(inside, spans, [memoryview(part) for part in fetched])
 
     def put_if_absent(self, path: str, content: bytes) -> File:
         storage_traffic.count("put", nbytes=len(content))
         try:
-            self.fs.pipe_file(self.fs._strip_protocol(path), content, mode="create")
+            self._ask("pipe_file", self.fs._strip_protocol(path), content, mode="create")
         except FileExistsError:
-            if self.fs.cat_file(self.fs._strip_protocol(path)) != content:
+            if self._ask("cat_file", self.fs._strip_protocol(path)) != content:
                 raise make_conflict_error(path, "the file exists") from None
         except (NotImplementedError, ValueError, TypeError):
             raise make_writing_error(path, NO_CREATION) from None
         except RowmillError:
             raise
         except Exception as error:  # every storage has errors of its own
-            why = mask_secrets(f"{type(error).__name__}: {error}", self._secrets)
+            why = mask_secrets(f"{type(error).__name__}: {error}", self._options)
             raise TransientError("the storage cannot be written", where=path, why=why, do="run the job again") from None
         return self.stat(path)
 

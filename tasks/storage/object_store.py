@@ -322,7 +322,7 @@ class ObjectStore:
             "the storage cannot be read",
             where=path,
             why=self._reason(error),
-            do="check the URL, the network, and the options that source.storage_options names",
+            do="check the URL, the network, and the options of the storage",
         )
 
     def _reason(self, error: Exception) -> str:

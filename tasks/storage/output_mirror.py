@@ -35,9 +35,10 @@ from tasks.errors import DataError, GiveUpError, JobError, RowmillError, Transie
 from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cached_copies import find_cache_folder
-from tasks.storage.cloud_options import kind_of
+from tasks.storage.cloud_options import kind_of, unknown_options
 from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.object_store import full_url
+from tasks.storage.option_errors import make_option_error
 from tasks.storage.output_pointer import (
     LOCK,
     OUTBOX_OBJECT,
@@ -62,10 +63,11 @@ from tasks.storage.own_files import (
 from tasks.storage.process_identity import has_ended
 from tasks.storage.published_copy import fetch_file
 from tasks.storage.store import NO_CONDITION, ConflictError, MissingFileError, Store, make_writing_error
-from tasks.storage.stores import LOCAL, open_store
+from tasks.storage.stores import LOCAL, OBSTORE, open_store
 
 STALE_SECONDS = 60.0  # without a heartbeat, by the store's clock, after which the owner of a lock counts as dead
 AT_ONCE = 8  # files
+OPTIONS = "output.storage_options"  # the key of a job that has the options of an output
 FOLLOW_SECONDS = 0.3  # between two looks for parts that are written
 LATER_NOTES = (DISCARDED, PUBLISHED)  # which commands change after a version was published
 SINGLE = "data"  # how the prefix of an output without versions begins
@@ -121,16 +123,19 @@ class OutputMirror:
     @property
     def options_name(self) -> str:
         """The name of the options of the storage; "" without one."""
-        return self._given if isinstance(self._given, str) else ""
+        return self._given if isinstance(self._given, str) else getattr(self._given, "name", "")
 
     @cached_property
     def options(self) -> StorageOptions:
-        return storage(self._given)
+        return storage(self._given, OPTIONS)
 
     @cached_property
     def store(self) -> Store:
         store = open_store(self.url, self.options)
         if not store.publishes:
+            kind = kind_of(self.url)
+            if kind and (unknown := unknown_options(kind, self.options)):
+                raise make_option_error(self.url, unknown, self.options, [], OBSTORE)
             raise make_writing_error(self.url, NO_CONDITION)
         return store
 
@@ -634,7 +639,7 @@ def _match_folders(pattern: str, options: str | Mapping[str, Any] | None) -> lis
     matched = [bucket]
     for part in pattern[len(bucket) + 1 :].split("/"):
         if glob.has_magic(part):
-            store = open_store(bucket, storage(options))
+            store = open_store(bucket, storage(options, OPTIONS))
             below = [folder for root in matched for folder in store.list_folder(root)[1]]
             matched = [folder for folder in below if fnmatch.fnmatchcase(_base(folder), part)]
         else:

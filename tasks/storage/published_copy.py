@@ -28,7 +28,7 @@ from tasks.storage.cached_copies import (
     find_cache_folder,
     make_key,
 )
-from tasks.storage.credentials import storage
+from tasks.storage.credentials import COMMAND, PARAMETER, storage
 from tasks.storage.files import local_folder
 from tasks.storage.output_pointer import Pointer, name_urls, read_pointer
 from tasks.storage.own_files import (
@@ -50,6 +50,13 @@ from tasks.storage.stores import LOCAL, open_store
 NOTES_OF_OTHERS = {MANIFEST, DISCARDED, PUBLISHED, FITTED, CHANGES}
 LIMIT = 10 * 2**30  # bytes of the folder; copies that are in use do not count as removable
 AT_ONCE = 8  # files
+# What has the options of a storage, by what has the path; where it is not here, a parameter has them.
+OPTIONS_OF = {
+    "OUT": COMMAND,
+    "fitted": "source.storage_options",
+    "Workflow.load": "Workflow.load(storage_options=)",
+    "Dataset": "Dataset(storage_options=)",
+}
 
 _in_use: dict[str, CopyInUse] = {}  # the copies that this process uses, which others leave alone
 
@@ -135,7 +142,7 @@ def open_published(
     read, and for one outside of the allowed roots.
     """
     address = os.fspath(path)
-    options = storage(storage_options)
+    options = storage(storage_options, OPTIONS_OF.get(where, PARAMETER))
     if is_local(address):
         yield PublishedCopy(Path(local_folder(path, what, where)))
         return

@@ -16,10 +16,12 @@ from tasks.storage.cloud_options import AZURE, EXTRAS, kind_of, unknown_options
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
+from tasks.storage.option_errors import explain_refusal, make_option_error
 from tasks.storage.store import MissingFileError, Store, make_missing_error
 from tasks.storage.store_process import open_object_store
 
 LOCAL = LocalStore()
+OBSTORE = "obstore, by which rowmill reads and writes this storage, does not know it"
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
@@ -36,7 +38,7 @@ def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
         _check_bucket(path, kind)
     if kind and importlib.util.find_spec("obstore") and not unknown_options(kind, settings):
         return open_object_store(path, settings)
-    return FsspecStore(_file_system(path, settings), settings)
+    return FsspecStore(_file_system(path, options or {}), options or {})
 
 
 def _check_bucket(path: str, kind: str) -> None:
@@ -84,9 +86,16 @@ def _file_system(url: str, options: Mapping[str, Any]) -> Any:
     except ImportError as error:
         why = str(error).partition("\n")[0]
         do = "install the package that it names where the workers run"
-        if kind := kind_of(url):
+        kind = kind_of(url)
+        if kind and (unknown := unknown_options(kind, options)) and importlib.util.find_spec("obstore"):
+            raise make_option_error(url, unknown, options, [], f"{OBSTORE}, and {why}") from None
+        if kind:
             why = "its client is not installed"
             do = f"where the workers run: pip install 'rowmill[{EXTRAS[kind]}]'"
+    except TypeError as error:
+        scheme = fsspec.utils.get_protocol(url)
+        refused = explain_refusal(error, url, options, fsspec.get_filesystem_class(scheme))
+        raise refused or make_storage_error(url, error, options) from None
     except ValueError as error:
         why = str(error)
         do = "write file://, s3://, gs://, abfs://, https:// or what else fsspec knows"
@@ -103,5 +112,5 @@ def make_storage_error(url: str, error: Exception, options: Mapping[str, Any] | 
         "the storage cannot be read",
         where=url,
         why=plain_url(mask_secrets(f"{type(error).__name__}: {error}", options)),
-        do="check the URL, the network, and the options that source.storage_options names",
+        do="check the URL, the network, and the options of the storage",
     )

@@ -13,6 +13,7 @@ from tasks.graph.node import Node
 from tasks.graph.saved_workflow import FittedOrigin, SavedWorkflow, load_fitted, save_fitted
 from tasks.graph.state import State
 from tasks.storage.allowed_roots import is_local
+from tasks.storage.credentials import storage
 from tasks.storage.discarded import check_discarded
 from tasks.storage.files import local_folder
 from tasks.storage.own_files import current
@@ -34,7 +35,8 @@ def save_workflow(
         folder = Path(local_folder(place, "the folder to save to", "Workflow.save"))
         save_fitted(final, schema, state, folder, FittedOrigin(reading))
         return
-    staging = Staging(place, storage_options=storage_options)
+    options = storage(storage_options, "Workflow.save(storage_options=)")
+    staging = Staging(place, storage_options=options)
     with staging.hold_lock():
         staging.check("replace")
         staging.reset()

@@ -678,11 +678,11 @@ def trigger(
     """
     from flows.watch_source import announce
     from infra.orchestration.server import ensure_server
-    from tasks.storage.credentials import storage
+    from tasks.storage.credentials import COMMAND, storage
 
     console = terminal()
     server = ensure_server(console.print)
-    sent = announce(paths, pattern or [], format, storage(storage_options))
+    sent = announce(paths, pattern or [], format, storage(storage_options, COMMAND))
     console.print(f"announced {sent} event(s) rowmill.data.arrived", soft_wrap=True)
     console.print(f"runs     {server.ui_url}/runs", soft_wrap=True)
 

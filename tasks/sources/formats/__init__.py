@@ -241,5 +241,5 @@ def read_options(source: Source) -> ReadOptions:
         **leave_out_empty({"bad_lines": True if source.bad_lines != "error" else None}),
         "schema": dict(source.schema_ or {}),
         **{name: size for name in BOUNDS if (size := getattr(source, name)) is not None},
-        "storage_options": storage(source.storage_options),
+        "storage_options": storage(source.storage_options, "source.storage_options"),
     }
