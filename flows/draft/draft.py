@@ -38,13 +38,14 @@ class DraftError(JobError):
     draft = ""
 
 
-def draft(dataset: object, label: str | None = None) -> str:
+def draft(dataset: object, label: str | None = None, storage_options: str | dict[str, Any] | None = None) -> str:
     """A first job for a data set, as YAML with a comment on each decision; it runs as it is, unless lines cannot be
     read.
 
     dataset: a Dataset, or what a Dataset takes (a path, a list of paths, a frame). A job names files, so that the draft
         of a frame has a path to be replaced.
     label: the column to be predicted; by default the first number that is named like one (label, target, click, ..).
+    storage_options: for URLs, as of a Dataset; a Dataset has its own.
 
     The names, types and the number of rows are those of the whole data set; all else is seen in a sample of 20,000 rows
     at most, in ranges over all of it. Texts such as NA between numbers become `source.null_values` of CSV and TSV, and
@@ -79,7 +80,7 @@ def draft(dataset: object, label: str | None = None) -> str:
     label: [click]
     ...
     """
-    source = readable(dataset)
+    source = readable(dataset, storage_options)
     data = source.data
     sample = source.sample
     names = source.columns
@@ -219,7 +220,7 @@ def _write_job_lines(
             yield "  # bad_lines: skip"
     yield "features:" if any(decision.ops for decision in decisions) else "features: []"
     for other in seen.others:
-        yield from _joining_lines(other, sample.num_rows)
+        yield from _joining_lines(other, sample.num_rows, source.get("storage_options"))
     groups: dict[tuple[str, tuple[str, ...]], list[Decision]] = {}
     for decision in decisions:
         if decision.ops:
@@ -264,7 +265,7 @@ def _other_table(other: OtherTable) -> str:
     return f"{other.paths[0]}{more} is another table and not read: it has {', '.join(map(_name, other.columns))}"
 
 
-def _joining_lines(other: OtherTable, rows: int) -> Iterable[str]:
+def _joining_lines(other: OtherTable, rows: int, storage_options: object) -> Iterable[str]:
     """Return the entries that bring the columns of another table to the rows, as comments."""
     columns = [column for column in other.columns if column not in (*other.keys, *other.shared)]
     if not other.keys or not columns:
@@ -273,6 +274,8 @@ def _joining_lines(other: OtherTable, rows: int) -> Iterable[str]:
     join: dict[str, Any] = {"op": "JoinExternal", "table": other.paths[0], "on": keys, "columns": columns}
     if other.layout:
         join["read"] = dict(other.layout)
+    if isinstance(storage_options, str):
+        join["storage_options"] = storage_options
     yield (
         f"  # Columns of another table, which has each {' and '.join(map(_name, keys))} once; "
         f"{100 * other.matched:.1f} % of the {rows:,} rows looked at are in it (take the # away):"

@@ -37,13 +37,13 @@ class OtherTable:
     matched: float = 0.0
 
 
-def with_keys(other: OtherTable, rows: pa.Table) -> OtherTable:
+def with_keys(other: OtherTable, rows: pa.Table, storage_options: str | dict[str, Any] | None = None) -> OtherTable:
     """Return the table with the columns by which it is joined to the rows of the main table, if there are any."""
     shared = [name for name in other.shared if name in rows.column_names][:MOST_SHARED]
     if not shared or len(other.paths) > 1 or not rows.num_rows:
         return other
     try:
-        data = Dataset(other.paths[0], **other.layout)
+        data = Dataset(other.paths[0], storage_options=storage_options, **other.layout)
         if data.num_rows > MOST_ROWS:
             return other
         table = libraries.decode_dictionaries(read(data.handle, Partition(0, data.plan.blocks), shared))

@@ -49,6 +49,7 @@ from tasks.sources.planning import NoRowsError
 from tasks.sources.reader import read
 from tasks.sources.sampling import beginning_of
 from tasks.sources.uniting import ABSENT
+from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.files import expand, is_remote, read_all, read_range
 
 SAMPLE_ROWS = 20_000
@@ -90,6 +91,24 @@ class TextLayout:
 
 
 @dataclass(frozen=True)
+class NamedFiles:
+    """What names the files of a source, as a Dataset takes it, and the options of their storage, or their name."""
+
+    source: Any
+    storage_options: str | dict[str, Any] | None = None
+
+    @property
+    def options(self) -> StorageOptions:
+        return storage(self.storage_options)
+
+    def read_as(self, layout: JsonObject) -> Dataset:
+        return Dataset(self.source, storage_options=self.storage_options, **layout)
+
+    def list_files(self) -> list[File]:
+        return expand((self.read_as({}).as_source() or {})["path"], self.options)
+
+
+@dataclass(frozen=True)
 class Readable:
     """A data set, the settings with which its files can be read, and files beside them that are another table.
 
@@ -117,45 +136,51 @@ class Readable:
         return list(dict.fromkeys([*(name for name in plan.schema if name != root), *paths]))
 
 
-def readable(source: object) -> Readable:
+def readable(source: object, storage_options: str | dict[str, Any] | None = None) -> Readable:
     """Find out what can be read of a source, and how.
 
     That is the layout of its text, texts that mean null, columns that only some files have, and the lines that cannot
     be read. Files that are another table are set apart before any type is judged. A `Dataset` is read as it says.
     """
-    data = source if isinstance(source, Dataset) else Dataset(source)
-    if isinstance(source, Dataset) or data.as_source() is None:
+    if isinstance(source, Dataset):
+        return _add_sample(Readable(source))
+    files = NamedFiles(source, storage_options)
+    data = files.read_as({})
+    if data.as_source() is None:
         return _add_sample(Readable(data))
-    source, layout, others = _select_files_of_main_layout(data, source)
-    if len(_list_files(Dataset(source))) > 1:
-        main_source, other_tables = _select_main_table(_try_layouts(source, layout.settings, _plan_source).data, source)
+    files, layout, others = _select_files_of_main_layout(files)
+    if len(files.list_files()) > 1:
+        data = _try_layouts(files, layout.settings, _plan_source).data
+        main_files, other_tables = _select_main_table(data, files)
         if other_tables:
             others = (*others, *other_tables)
-            source = main_source
-            layout = _guess_layout(_list_files(Dataset(source)))
-    seen = _try_layouts(source, layout.settings, _read_as_types_fit)
+            files = main_files
+            layout = _guess_layout(files.list_files(), files.options)
+    seen = _try_layouts(files, layout.settings, _read_as_types_fit)
     assert seen.sample is not None
-    keyed = tuple(with_keys(other, seen.sample) for other in others)
+    keyed = tuple(with_keys(other, seen.sample, storage_options) for other in others)
     return replace(seen, others=keyed, doubt=layout.doubt)
 
 
-def _try_layouts(source: object, layout: JsonObject, read_as: Callable[[Any, JsonObject], Readable]) -> Readable:
-    """Read a source with the layout; if that fails, with quotes as ordinary characters; if that fails, without bad
+def _try_layouts(
+    files: NamedFiles, layout: JsonObject, read_as: Callable[[NamedFiles, JsonObject], Readable]
+) -> Readable:
+    """Read files with the layout; if that fails, with quotes as ordinary characters; if that fails, without bad
     lines."""
     try:
-        return read_as(source, layout)
+        return read_as(files, layout)
     except DataError as error:
         refused = error
-    format_name = _format_of(source, layout)
+    format_name = _format_of(files, layout)
     if format_name not in ("csv", "tsv", "jsonl"):
         raise refused
     if format_name != "jsonl" and not {"quote", "escape"} & {*layout}:
         with suppress(DataError):
-            unquoted = read_as(source, {**layout, "quote": ""})
+            unquoted = read_as(files, {**layout, "quote": ""})
             if unquoted.sample is None or not _are_quoted(unquoted.sample):
                 return unquoted
     try:
-        without = read_as(source, {**layout, "bad_lines": "skip"})
+        without = read_as(files, {**layout, "bad_lines": "skip"})
     except DataError:  # no line is left, which says less than what is wrong with the first one
         raise refused from None
     if not bad_lines_of(without.data.plan):
@@ -163,15 +188,15 @@ def _try_layouts(source: object, layout: JsonObject, read_as: Callable[[Any, Jso
     return replace(without, refused=refused)
 
 
-def _format_of(source: object, layout: JsonObject) -> str | None:
-    return layout.get("format") or format_by_suffix(_list_files(Dataset(source))[0].path)
+def _format_of(files: NamedFiles, layout: JsonObject) -> str | None:
+    return layout.get("format") or format_by_suffix(files.list_files()[0].path)
 
 
-def _plan_source(source: object, layout: JsonObject) -> Readable:
-    data = Dataset(source, **layout)
+def _plan_source(files: NamedFiles, layout: JsonObject) -> Readable:
+    data = files.read_as(layout)
     if ABSENT in data.plan.options:
         layout = {**layout, "missing": "null"}
-        data = Dataset(source, **layout)
+        data = files.read_as(layout)
     return Readable(data, layout)
 
 
@@ -182,13 +207,13 @@ def _add_sample(seen: Readable) -> Readable:
     return replace(seen, sample=sample_rows(data, list(dict.fromkeys([*data.schema, *seen.columns]))))
 
 
-def _with_elements(source: object, seen: Readable) -> Readable:
+def _with_elements(files: NamedFiles, seen: Readable) -> Readable:
     """Take the elements of lists as rows, if exactly one column has lists of structs, and any list has elements."""
     lists = [c.name for c in seen.data.schema.columns if is_list(c.dtype) and pa.types.is_struct(c.dtype.value_type)]
     if len(lists) != 1:
         return seen
     try:
-        return _plan_source(source, {**seen.layout, "explode": lists[0]})
+        return _plan_source(files, {**seen.layout, "explode": lists[0]})
     except NoRowsError:
         return seen
 
@@ -201,8 +226,8 @@ def _with_nulls(data: Dataset) -> tuple[Dataset, list[str]]:
     return (data.with_null_values([*data.null_values, *nulls]) if nulls else data), nulls
 
 
-def _read_as_types_fit(source: object, layout: JsonObject) -> Readable:
-    """Read a source with a sample, with types that fit all of it.
+def _read_as_types_fit(files: NamedFiles, layout: JsonObject) -> Readable:
+    """Read files with a sample, with types that fit all of it.
 
     Columns of text are strings if values further down do not fit the type of the first, and keys of JSON lines are if
     their values are of several kinds.
@@ -211,26 +236,26 @@ def _read_as_types_fit(source: object, layout: JsonObject) -> Readable:
     while True:
         settings = {**layout, "schema": types} if types else layout
         try:
-            return _add_sample(_with_elements(source, _plan_source(source, settings)))
+            return _add_sample(_with_elements(files, _plan_source(files, settings)))
         except DataError as error:
-            misfits = [name for name in _find_misfits(source, settings, error) if name not in types]
+            misfits = [name for name in _find_misfits(files, settings, error) if name not in types]
             if not misfits:
                 raise
             types |= dict.fromkeys(misfits, "string")
 
 
-def _find_misfits(source: object, layout: JsonObject, error: DataError) -> list[str]:
+def _find_misfits(files: NamedFiles, layout: JsonObject, error: DataError) -> list[str]:
     """Find the columns whose values do not fit the type of the first ones, if they can be read as texts."""
-    format_name = _format_of(source, layout)
+    format_name = _format_of(files, layout)
     if format_name == "jsonl":
         name = _find_advised_key(error)
         if not name:
             return []
         # all keys at once: each further error would cost a pass over all files
-        return [name, *_find_mixed_keys(_list_files(Dataset(source))[0])]
+        return [name, *_find_mixed_keys(files.list_files()[0], files.options)]
     if format_name not in ("csv", "tsv"):
         return []
-    data, _ = _with_nulls(_plan_source(source, layout).data)
+    data, _ = _with_nulls(_plan_source(files, layout).data)
     misfits = [name for name in data.schema if not _fits(data, name)]
     # If every column misfits, the layout is wrong, not the types.
     return [] if len(misfits) == len(data.schema) > 1 else misfits
@@ -244,10 +269,10 @@ def _find_advised_key(error: DataError) -> str:
     return next((name for name in names if schema_advice(name, pa.string()) in error.do), "")
 
 
-def _find_mixed_keys(file: File) -> list[str]:
+def _find_mixed_keys(file: File, options: StorageOptions) -> list[str]:
     """Find the keys with values of several kinds in the first JSON lines of a file."""
     kinds: dict[str, set[str]] = {}
-    for line in read_all(file, length=HEAD_BYTES).splitlines():
+    for line in read_all(file, options, length=HEAD_BYTES).splitlines():
         try:
             row = json.loads(line)
         except ValueError:  # the last one may be cut off
@@ -271,30 +296,27 @@ def _fits(data: Dataset, name: str) -> bool:
     return True
 
 
-def _list_files(data: Dataset) -> list[File]:
-    return expand((data.as_source() or {})["path"])
-
-
 # tables
 
 
-def _select_files_of_main_layout(data: Dataset, source: Any) -> tuple[Any, TextLayout, tuple[OtherTable, ...]]:
-    """Select the files of a source that can be read together; return what names them, the layout of the first, and the
+def _select_files_of_main_layout(named: NamedFiles) -> tuple[NamedFiles, TextLayout, tuple[OtherTable, ...]]:
+    """Select the files that can be read together; return what names them, the layout of the first, and the
     others as other tables.
 
     Others are text of another delimiter, or without a header and of another number of columns. The largest group of
     alike files is selected; if files of some groups have a label column, the largest of those groups.
     """
-    files = _list_files(data)
+    files = named.list_files()
+    options = named.options
     are_texts = {format_by_suffix(file.path) for file in files} <= {"csv", "tsv", None}
     if not are_texts or not 1 < len(files) <= MOST_LAYOUTS:
-        return source, _guess_layout(files), ()
-    layouts = {file: layout for file in files if (layout := _guess_layout([file])).names}
+        return named, _guess_layout(files, options), ()
+    layouts = {file: layout for file in files if (layout := _guess_layout([file], options)).names}
     groups: dict[tuple[Any, ...], list[File]] = {}
     for file, layout in layouts.items():
         groups.setdefault(layout.grouping_key, []).append(file)
     if not groups:
-        return source, _guess_layout(files), ()
+        return named, _guess_layout(files, options), ()
 
     def worth(group: Sequence[File]) -> tuple[bool, int]:
         return _rank_table((name for file in group for name in layouts[file].names), group)
@@ -310,11 +332,12 @@ def _select_files_of_main_layout(data: Dataset, source: Any) -> tuple[Any, TextL
     alike |= {file for file in files if file not in layouts and (not file.size or format_by_suffix(file.path))}
     apart = {file: layouts.get(file, TextLayout()) for file in files if file not in alike}
     if not apart:
-        return source, layout, ()
+        return named, layout, ()
     others = tuple(
-        OtherTable((_spell_path(file.path, source),), own.names, layout=own.settings) for file, own in apart.items()
+        OtherTable((_spell_path(file.path, named.source),), own.names, layout=own.settings)
+        for file, own in apart.items()
     )
-    return _name_files([file for file in files if file in alike], source), layout, others
+    return _name_files([file for file in files if file in alike], named), layout, others
 
 
 def _rank_table(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, int]:
@@ -322,7 +345,7 @@ def _rank_table(columns: Iterable[str], files: Iterable[File]) -> tuple[bool, in
     return any(map(is_label_name, columns)), sum(file.size for file in files)
 
 
-def _select_main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherTable, ...]]:
+def _select_main_table(data: Dataset, named: NamedFiles) -> tuple[NamedFiles, tuple[OtherTable, ...]]:
     """Select the files of the main table of a data set; return what names them, and the other tables in it.
 
     Files of the same columns are a table. The main one is the largest; if some have a label column, the largest of
@@ -342,19 +365,19 @@ def _select_main_table(data: Dataset, source: object) -> tuple[Any, tuple[OtherT
     main = max(tables, key=lambda columns: _rank_table(columns, tables[columns]))
     apart = [columns for columns in tables if is_apart(columns)]
     if not apart:
-        return source, ()
+        return named, ()
     shared = {name for columns in tables if columns not in apart for name in columns}
     left_out = {file.path for columns in apart for file in tables[columns]}
     others = tuple(
         OtherTable(
-            tuple(_spell_path(file.path, source) for file in tables[columns]),
+            tuple(_spell_path(file.path, named.source) for file in tables[columns]),
             columns,
             tuple(name for name in columns if name in shared),
-            _guess_layout(tables[columns]).settings,
+            _guess_layout(tables[columns], named.options).settings,
         )
         for columns in apart
     )
-    return _name_files([file for file in data.plan.files if file.path not in left_out], source), others
+    return _name_files([file for file in data.plan.files if file.path not in left_out], named), others
 
 
 def _spell_path(path: str, source: Any) -> str:
@@ -364,26 +387,26 @@ def _spell_path(path: str, source: Any) -> str:
     return path if whole else os.path.relpath(path)
 
 
-def _name_files(files: Sequence[File], source: object) -> str | list[str]:
+def _name_files(files: Sequence[File], named: NamedFiles) -> NamedFiles:
     """Name these files and no other: by the one, their folder, a pattern, or a list."""
-    names = [_spell_path(file.path, source) for file in files]
+    names = [_spell_path(file.path, named.source) for file in files]
     if len(names) == 1:
-        return names[0]
+        return replace(named, source=names[0])
     start = os.path.commonprefix(names)  # noqa: RUF071 - letters that begin all names
     end = os.path.commonprefix([name[::-1] for name in names])[::-1]  # noqa: RUF071
     for shorter in (start.rpartition("/")[0], f"{start}*{end}"):
         try:
-            if shorter and [file.path for file in expand(shorter)] == [file.path for file in files]:
-                return shorter
+            if shorter and [file.path for file in expand(shorter, named.options)] == [file.path for file in files]:
+                return replace(named, source=shorter)
         except NoInputError:  # a name has a character that means something in patterns
             continue
-    return names
+    return replace(named, source=names)
 
 
 # text
 
 
-def _guess_layout(files: Sequence[File]) -> TextLayout:
+def _guess_layout(files: Sequence[File], options: StorageOptions) -> TextLayout:
     """Guess the layout of the first file of text.
 
     Format, delimiter and the lines before the header are those of the first lines (`lines`). Encoding, escapes, quotes,
@@ -392,9 +415,9 @@ def _guess_layout(files: Sequence[File]) -> TextLayout:
     formats = {format_by_suffix(file.path) for file in files}
     if not formats <= {"csv", "tsv"} and formats != {None}:
         return TextLayout()
-    start = read_all(files[0], length=HEAD_BYTES)
+    start = read_all(files[0], options, length=HEAD_BYTES)
     settings: dict[str, Any] = {}
-    further = _read_further_lines(files[0], start)
+    further = _read_further_lines(files[0], start, options)
     encoding = _guess_encoding(start if not further else start[: start.rfind(b"\n") + 1] + further)
     text = start.decode(encoding or "utf-8", errors="replace").removeprefix("\ufeff")
     every = text.splitlines()[: -1 if len(start) == HEAD_BYTES else None]
@@ -458,15 +481,15 @@ def _split_lines(lines: Sequence[str], delimiter: str, settings: Mapping[str, An
     return rows
 
 
-def _read_further_lines(file: File, start: bytes) -> bytes:
+def _read_further_lines(file: File, start: bytes, options: StorageOptions) -> bytes:
     """Read whole lines at `SAMPLED_PLACES` places behind the start of a file of text.
 
     Empty for a file that has no more bytes, or whose bytes are not those of the text, such as a compressed one.
     """
-    if len(start) < HEAD_BYTES or b"\0" in start or read_range(file, 0, HEAD_BYTES) != start:
+    if len(start) < HEAD_BYTES or b"\0" in start or read_range(file, 0, HEAD_BYTES, options) != start:
         return b""
     step = max((file.size - HEAD_BYTES) // SAMPLED_PLACES, 1)
-    parts = [read_range(file, at, at + min(step, HEAD_BYTES)) for at in range(HEAD_BYTES, file.size, step)]
+    parts = [read_range(file, at, at + min(step, HEAD_BYTES), options) for at in range(HEAD_BYTES, file.size, step)]
     return b"".join(part[part.find(b"\n") + 1 : part.rfind(b"\n") + 1] for part in parts)
 
 

@@ -442,6 +442,7 @@ def new(
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="what is to be predicted; by name if left out")
     ] = None,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Draft a job for data: what happens to each column, what is left out and why, as comments. It runs as it is.
 
@@ -454,11 +455,15 @@ def new(
       rowmill new data/shop > job.yaml && rowmill preview job.yaml
 
       rowmill new 'logs/*.csv' --label clicked > job.yaml
+
+      rowmill new s3://shop/logs --storage-options shop > job.yaml
     """
     from flows.draft.draft import DraftError, draft
+    from tasks.storage.credentials import COMMAND, storage
 
+    storage(storage_options, COMMAND)  # an unknown name fails here, as that of an option of the command
     try:
-        print_document(draft(data[0] if len(data) == 1 else data, label), ascii_yaml)
+        print_document(draft(data[0] if len(data) == 1 else data, label, storage_options), ascii_yaml)
     except DraftError as error:
         print_document(error.draft, ascii_yaml)
         raise
