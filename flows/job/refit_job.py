@@ -41,6 +41,7 @@ from tasks.job.base_version import BaseVersion, explain_no_base, find_newest_goo
 from tasks.job.refitting import refitting_request
 from tasks.job.request import Request
 from tasks.job.run_date import is_pattern
+from tasks.storage.output_mirror import address_of
 
 
 class Refit(CheckedJob):
@@ -108,7 +109,7 @@ def find_newest_base(root: Path) -> BaseVersion:
     if version is None:
         raise JobError(
             "there is no base",
-            where=f"base: {root}",
+            where=f"base: {address_of(root)}",
             why=explain_no_base(root),
             do="correct the path; or make a first version with rowmill run, whose job may already name this base",
         )

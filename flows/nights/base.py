@@ -24,6 +24,7 @@ from tasks.job.request import SavedPlans
 from tasks.learning.refit_modes import mode_lines
 from tasks.run.plugin import CurrentRun, RunPlugin
 from tasks.stages.statistics import decide_modes
+from tasks.storage.output_mirror import address_of
 
 NO_BASE = "there is no base, and all is learned from source.path"
 
@@ -76,6 +77,7 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
             job.output.keep_versions,
         )
     choice = find_newest_good(root)
+    address = address_of(root)
     for line in discard_damaged(choice, stops=job.checks.on_finding == "stop"):
         log.warning("not the base, since it is damaged: %s", line)
     if choice.on_discarded:
@@ -88,11 +90,11 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         if not isinstance(job, Job) or (os.path.realpath(root) != str(staging.target) and not job.patterns("base")):
             raise JobError(
                 "there is no base",
-                where=f"base: {root}",
+                where=f"base: {address}",
                 why=explain_no_base(root),
                 do="correct base; or, in a job for rowmill run, write base: none to learn from the source alone",
             )
-        first = f"there is no base at {root} yet: this run is a fit and writes the first version of the output"
+        first = f"there is no base at {address} yet: this run is a fit and writes the first version of the output"
         log.warning("%s", choice.all_discarded(root) or first)
         run.request = replace(request, no_base=True)
         return
@@ -105,13 +107,14 @@ def choose_base(job: AnyJob, run: CurrentRun) -> None:
         resumes=request.resumes,
         stage_engines=request.stage_engines,
     )
-    log.info("the base is %s: %s rows of %s", version.path, f"{version.learned_rows:,}", describe_batches(version.data))
+    place = address_of(version.path)
+    log.info("the base is %s: %s rows of %s", place, f"{version.learned_rows:,}", describe_batches(version.data))
     if (written_by := version.data.get("rowmill")) != rowmill_version():
         log.info("the base was written by rowmill %s, this is %s", written_by, rowmill_version())
     if isinstance(job, Refit) and job.inherited:
         log.info("as in the base: %s", job.inherited)
     if not version.data.get("history"):
-        log.warning("%s does not say which files it has learned: files that come again cannot be refused", version.path)
+        log.warning("%s does not say which files it has learned: files that come again cannot be refused", place)
     for line in mode_lines({key: mode for key, mode in decide_modes(based).items() if mode.mode == "frozen"}):
         log.warning("%s", line)
     run.request = based

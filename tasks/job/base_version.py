@@ -24,7 +24,7 @@ from tasks.storage.atomic import no_space
 from tasks.storage.checksum import digest
 from tasks.storage.discarded import describe_discard, find_marked_folder, mark
 from tasks.storage.output import PublishedOutput
-from tasks.storage.output_mirror import address_of, is_mirror, list_objects, refresh_mirror
+from tasks.storage.output_mirror import address_of, is_copied, is_mirror, list_objects, refresh_mirror
 from tasks.storage.own_files import FITTED, MANIFEST, SPLITS, WORKFLOW, find_description, lacking, splits_of
 from tasks.storage.staging import Staging
 
@@ -105,7 +105,9 @@ class BaseChoice:
         if self.version is not None or not self.discarded:
             return ""
         names = ", ".join(self.discarded)
-        return f"every version at {root} is discarded ({names}): this run is a fit, and all values get new ids"
+        return (
+            f"every version at {address_of(root)} is discarded ({names}): this run is a fit, and all values get new ids"
+        )
 
 
 def explain_no_base(root: Path) -> str:
@@ -129,7 +131,7 @@ def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
         if not find_description(root):
             raise JobError(
                 "the base is not an output of rowmill",
-                where=f"base: {root}",
+                where=f"base: {address_of(root)}",
                 why=f"it has no {MANIFEST}, no {FITTED} and no versions",
                 do="give the output.path of earlier runs; or, in a job for rowmill run, base: none",
             )
@@ -155,7 +157,7 @@ def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
     if damaged:
         raise DataError(
             "no version of the base is good",
-            where=str(root),
+            where=address_of(root),
             why="; ".join(damaged.values()),
             do="restore one from a copy; or start over with rowmill run and base: none, which gives all values new ids",
         )
@@ -165,10 +167,10 @@ def find_newest_good(root: Path, thorough: bool = True) -> BaseChoice:
 def _make_unknown_error(version: Path, why: str) -> HostError:
     return HostError(
         f"it is not known whether {version.name} is whole",
-        where=str(version),
+        where=address_of(version),
         why=why,
         do="give this user read access, or mount its disk, and run the same job again; if it is lost: rowmill discard "
-        f"{version}, or, if that is refused, remove the folder or link",
+        f"{address_of(version)}, or, if that is refused, remove the folder or link",
     )
 
 
@@ -189,24 +191,27 @@ def _raise(error: OSError) -> None:
 def discard_damaged(choice: BaseChoice, stops: bool) -> list[str]:
     """Discard damaged versions that are newer than the base, as `rowmill discard` does, so that they are not read.
 
-    Returns sentences on what was done. With `stops`, a DataError is raised instead.
+    Returns sentences on what was done. With `stops`, and for an output that was copied to a storage, a DataError is
+    raised instead.
     """
     lines = list[str]()
     for version, what in choice.damaged.items():
         run_date = _run_date_of(version)
-        if stops:
-            raise DataError(
-                "the newest version is damaged",
-                where=str(version),
-                why=what,
-                do=f"restore it from a copy; or take it back (rowmill discard {version}), and run its night, "
-                f"{run_date}, again",
-            )
+        place = address_of(version)
+        do = ""
+        if choice.version and is_copied(version):
+            older = address_of(choice.version.path)
+            do = f"copy it again; or learn on top of the version before it: base: {older}"
+        elif stops:
+            discard = f"rowmill discard {place}"
+            do = f"restore it from a copy; or take it back ({discard}), and run its night, {run_date}, again"
+        if do:
+            raise DataError("the newest version is damaged", where=place, why=what, do=do)
         with no_space(version):
             mark(version, f"damaged: {what}", "rowmill")
         lines.append(
             f"{what}: it is set aside like a discarded version, and its night is to be run again: {run_date}. "
-            f"Once it is restored, this brings it back: rowmill discard {version} --undo"
+            f"Once it is restored, this brings it back: rowmill discard {place} --undo"
         )
     if lines and choice.version:
         Staging(choice.version.path.parent).point_to(choice.version.path)

@@ -23,7 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -52,16 +52,18 @@ from tasks.storage.output_pointer import (
 )
 from tasks.storage.own_files import (
     DISCARDED,
+    FITTED,
     LATEST,
     MANIFEST,
     OUTBOX,
     PUBLISHED,
     REMOVED,
+    SPLITS,
     VERSION,
     choose_notes,
 )
 from tasks.storage.process_identity import has_ended
-from tasks.storage.published_copy import fetch_file
+from tasks.storage.published_copy import fetch_file, make_missing_version_error, read_copied_latest
 from tasks.storage.store import NO_CONDITION, ConflictError, MissingFileError, Store, make_writing_error
 from tasks.storage.stores import LOCAL, OBSTORE, open_store
 
@@ -112,6 +114,7 @@ class OutputMirror:
         self.owner = ""  # the id of the run that has the lock of the store, "" while this process has it not
         self._pointer = Pointer(0)
         self._written: File | None = None  # the pointer as it was read or written last
+        self.is_copied = False  # whether it was filled from an output that was copied to the store, not written to it
         self._dropped = set[str]()  # versions that were removed from the mirror, which `push` is to remove
         self._latest: str | None = None  # the version that readers are to take from `push` on
         self._heart: _Heart | None = None
@@ -146,15 +149,27 @@ class OutputMirror:
     # What is in the store
 
     def pull(self) -> None:
-        """Make the mirror equal to what is published."""
+        """Make the mirror equal to what is published; a JobError for an output that was copied there."""
         self._read_pointer()
+        self._fill()
+
+    def pull_copied(self) -> None:
+        """Make the mirror equal to what is published, or to an output that was copied there: for readers alone."""
+        read = read_pointer(self.store, self.url)
+        self._pointer, self._written = read or (self._read_copied_output(), None)
+        self.is_copied = read is None
         self._fill()
 
     def _read_pointer(self) -> None:
         read = read_pointer(self.store, self.url)
-        if read is None:
-            self._refuse_copied_output()
-            self.store.list_folder(self.url)  # an error where the bucket is missing
+        if read is None and self._read_copied_output().versions:  # an error where the bucket is missing
+            raise JobError(
+                "an output was copied to this place by other means",
+                where=self.url,
+                why=f"it has no {MANIFEST} that names its versions, as rowmill writes one to an object store",
+                do="write to another place (output.path; rowmill refit: --output): a copy can be read, also as a base, "
+                "but not changed",
+            )
         self._pointer, self._written = read or (Pointer(0), None)
 
     def _fill(self) -> None:
@@ -191,16 +206,20 @@ class OutputMirror:
             self.store.upload(self.outbox, f"{self.url}/{OUTBOX_OBJECT}")
         self._outbox = content
 
-    def _refuse_copied_output(self) -> None:
-        """A JobError if a manifest lies where the pointer is to be: of an output that was copied there."""
-        with suppress(MissingFileError):
-            self.store.stat(self.pointer_path)
-            raise JobError(
-                "an output was copied to this place by other means",
-                where=self.url,
-                why=f"its {MANIFEST} is not one that rowmill writes to an object store",
-                do="choose another output.path; a base has to be an output that a run wrote to the store",
-            )
+    def _read_copied_output(self) -> Pointer:
+        """Describe an output, or a fitted workflow, that was copied here as it is on a local disk: its versions have
+        their own names as prefixes, and one without versions has none."""
+        files, folders = self.store.list_folder(self.url)
+        notes = {_base(file.path): file for file in files}
+        names = [_base(folder) for folder in folders]
+        versions = sorted(filter(VERSION.fullmatch, names), key=lambda name: int(name[1:]))
+        if not versions:
+            is_output = MANIFEST in notes or FITTED in notes or SPLITS[0] in names
+            return Pointer(0, versions=(Entry("", ""),) if is_output else ())
+        latest = read_copied_latest(self.store, notes[LATEST]) if LATEST in notes else ""
+        if latest and latest not in versions:
+            raise make_missing_version_error(self.url, latest)
+        return Pointer(0, versions=tuple(Entry(name, name) for name in versions), latest=latest)
 
     def list_strangers(self) -> list[str]:
         """The names below the output that rowmill did not write, of its first level."""
@@ -210,7 +229,7 @@ class OutputMirror:
 
     def _write_address(self) -> None:
         """Note what this is the mirror of; options are noted by their name alone."""
-        prefixes = {entry.name: entry.prefix for entry in self._pointer.versions}
+        prefixes = {entry.name: entry.prefix for entry in self._pointer.versions if entry.prefix}
         self.around.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(
             self.around / ADDRESS, {"url": self.url, "storage_options": self.options_name or None, "prefixes": prefixes}
@@ -218,7 +237,7 @@ class OutputMirror:
 
     def _refresh(self, entry: Entry) -> None:
         """Fetch the notes of a version that are new or have changed, and note what else lies there."""
-        prefix = f"{self.url}/{entry.prefix}"
+        prefix = f"{self.url}/{entry.prefix}".rstrip("/")
         listed = {file.path[len(prefix) + 1 :]: file for page in self.store.list_pages(prefix) for file in page}
         folder = self.folder / entry.name
         known = self._read_objects(entry.name)
@@ -670,10 +689,13 @@ def find_output(url: str, options: str | Mapping[str, Any] | None) -> tuple[Path
 
 
 def refresh_mirror(folder: Path) -> None:
-    """Bring the mirror that a folder is up to date, unless this process has its lock; nothing for other folders."""
+    """Bring the mirror that a folder is up to date, unless this process has its lock; nothing for other folders.
+
+    An output that was copied to the storage is mirrored, too: it can be read.
+    """
     mirror = find_mirror(folder, None)
     if mirror and not mirror.owner:
-        mirror.pull()
+        mirror.pull_copied()
 
 
 def check_can_publish(url: str) -> None:
@@ -720,9 +742,11 @@ def find_mirror(target: str | Path, options: str | Mapping[str, Any] | None) -> 
     url = os.fspath(target)
     if is_local(url):
         around = Path(os.path.realpath(url)).parent
-        note = read_record(around / ADDRESS) if around.parent == find_mirrors() else {}
-        if not note:
+        if around.parent != find_mirrors():
             return None
+        note = read_record(around / ADDRESS)
+        if not note:  # it was not filled on this host yet
+            return _mirrors.get(around)
         url, options = note["url"], note["storage_options"]
     return _register(OutputMirror(url, options))
 
@@ -745,6 +769,12 @@ def mirror_of(folder: Path) -> OutputMirror | None:
     """The mirror that an output, a version or a split is in; None for a local one."""
     places = (folder, *folder.parents[:2])
     return next((mirror for place in places if (mirror := find_mirror(place, None))), None)
+
+
+def is_copied(folder: Path) -> bool:
+    """Whether a version is in the mirror of an output that was copied to a store: it can be read alone."""
+    mirror = mirror_of(folder)
+    return mirror is not None and mirror.is_copied
 
 
 def is_mirror(folder: Path) -> bool:

@@ -236,18 +236,27 @@ def _list_notes(store: Store, root: str, files: Sequence[File], folders: Sequenc
     """List the files that are copied, of a published folder with these files and folders; [] where it has none."""
     names = {_base(file.path): file for file in files}
     if latest := names.get(LATEST):
-        with store.open(latest.path, latest) as opened:
-            version = os.fsdecode(opened.read(1000).strip())
+        version = read_copied_latest(store, latest)
         inside = _list_version(store, f"{root}/{version}") if VERSION.fullmatch(version) else [latest]
         if not inside:
-            raise DataError(
-                f"{LATEST} names a version that is not there",
-                where=latest.path,
-                why=f"it says {version}, and {root}/{version} has no {MANIFEST} or {FITTED}: it may not be copied yet",
-                do=f"copy the version, and {LATEST} after it; or name another version, such as {root}/v0001",
-            )
+            raise make_missing_version_error(root, version)
         return [latest, *inside]
     return _choose_notes(files) + _list_below(store, folders)
+
+
+def read_copied_latest(store: Store, latest: File) -> str:
+    """What `_latest` says in an output that was copied to a storage."""
+    with store.open(latest.path, latest) as opened:
+        return os.fsdecode(opened.read(1000).strip())
+
+
+def make_missing_version_error(root: str, version: str) -> DataError:
+    return DataError(
+        f"{LATEST} names a version that is not there",
+        where=f"{root}/{LATEST}",
+        why=f"it says {version}, and {root}/{version} has no {MANIFEST} or {FITTED}: it may not be copied yet",
+        do=f"copy the version, and {LATEST} after it; or name another version, such as {root}/v0001",
+    )
 
 
 def _list_version(store: Store, version: str) -> list[File]:

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.job.job import Job, make_job
+from flows.job.refit_job import make_refit
 from flows.nights.base import BasePlugin
-from tasks.errors import JobError
+from tasks.errors import DataError, JobError
 from tasks.manifest import Manifest
 from tests.object_store import ObjectStore
 from tests.stages import Report, run_stages
@@ -109,3 +110,79 @@ def test_storages_without_conditional_puts_are_refused(tmp_path: Path, engine: s
         run_job(engine, source, url)
     assert error.value.where == url
     assert "s3://, gs:// or abfs://" in error.value.do
+
+
+def copy_to_store(folder: Path, store: ObjectStore, place: str) -> list[str]:
+    """What `aws s3 cp --recursive` does."""
+    for name, content in files_of(folder).items():
+        store.put(f"{place}/{name}", content)
+    return store.list_keys(place)
+
+
+@pytest.mark.promise("A copy may also be the base of a refit")
+@pytest.mark.parametrize("versions", [True, False])
+def test_a_copied_output_is_a_base_for_another_place(
+    tmp_path: Path, object_store: ObjectStore, engine: str, versions: bool
+) -> None:
+    nights = [write_rows(tmp_path / f"{seed}.parquet", seed, 30 + seed) for seed in range(3)]
+    out = str(tmp_path / "out")
+    writing = {"on_existing": "version"} if versions else {}
+    run_job(engine, nights[0], out, **writing)
+    if versions:
+        run_job(engine, nights[1], out, base=out, **writing)
+    place = f"jobs/copied-{versions}"
+    copied = copy_to_store(tmp_path / "out", object_store, place)
+    on_copy = {"base": f"s3://shop/{place}", "source": {"storage_options": "jobs"}}
+    run_job(engine, nights[2], str(tmp_path / "local"), base=out)
+    run_job(engine, nights[2], str(tmp_path / "next"), **on_copy)
+    run_job(engine, nights[2], f"s3://shop/{place}-next", **on_copy)
+    local, here = (Manifest.load(tmp_path / name) for name in ("local", "next"))
+    remote = Manifest.load(f"s3://shop/{place}-next", "jobs")
+    assert here.data["base"]["state"] == remote.data["base"]["state"] == local.data["base"]["state"]
+    assert here.data["base"]["path"] == f"s3://shop/{place}/{'v0002/' if versions else ''}_workflow"
+    assert local.parts == here.parts == remote.parts
+    refit = make_refit({**on_copy, "source": {"path": "new", "storage_options": "jobs"}, "output": {"path": "next"}})
+    assert refit.request(engine).base is not None
+    assert object_store.list_keys(f"{place}/") == copied  # neither a lock nor a pointer
+
+
+@pytest.mark.parametrize("versions", [True, False])
+def test_a_copied_output_is_not_written_to(
+    tmp_path: Path, object_store: ObjectStore, engine: str, versions: bool
+) -> None:
+    night = write_rows(tmp_path / "night.parquet", 1)
+    writing = {"on_existing": "version" if versions else "replace"}
+    run_job(engine, night, str(tmp_path / "out"), **writing)
+    place = f"jobs/kept-{versions}"
+    copied = copy_to_store(tmp_path / "out", object_store, place)
+    url = f"s3://shop/{place}"
+    with pytest.raises(JobError, match="an output was copied to this place by other means") as refused:
+        run_job(engine, night, url, base=url, **writing)
+    assert "write to another place (output.path; rowmill refit: --output)" in refused.value.do
+    assert object_store.list_keys(f"{place}/") == copied
+
+
+def test_an_incomplete_copy_is_not_a_base(tmp_path: Path, object_store: ObjectStore, engine: str) -> None:
+    night = write_rows(tmp_path / "night.parquet", 1)
+    run_job(engine, night, str(tmp_path / "out"), on_existing="version")
+    run_job(engine, night, str(tmp_path / "out"), on_existing="version")
+    on_copy = {"base": "s3://shop/jobs/cut", "source": {"storage_options": "jobs"}}
+    files = files_of(tmp_path / "out")
+    for name, content in files.items():
+        if not name.startswith("v0002"):
+            object_store.put(f"jobs/cut/{name}", content)
+    with pytest.raises(DataError, match="_latest names a version that is not there") as refused:
+        run_job(engine, night, str(tmp_path / "next"), **on_copy)
+    assert refused.value.where == "s3://shop/jobs/cut/_latest"
+    for name, content in files.items():
+        object_store.put(f"jobs/cut/{name}", content)
+    object_store.put("jobs/cut/v0002/part-00001.parquet", b"cut off")
+    with pytest.raises(DataError, match="the newest version is damaged") as refused:
+        run_job(engine, night, str(tmp_path / "next"), **on_copy)
+    assert refused.value.where == "s3://shop/jobs/cut/v0002"
+    assert refused.value.do.endswith("base: s3://shop/jobs/cut/v0001")
+    on_older = {**on_copy, "base": "s3://shop/jobs/cut/v0001"}
+    run_job(engine, write_rows(tmp_path / "new.parquet", 2), str(tmp_path / "next"), **on_older)
+    object_store.put("jobs/cut/v0001/part-00001.parquet", b"cut off")
+    with pytest.raises(DataError, match="no version of the base is good"):
+        run_job(engine, night, str(tmp_path / "last"), **on_copy)
