@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import dask.config
+import pytest
 from distributed import Client, Nanny, Scheduler, SpecCluster, Worker
 from distributed.core import Status
 from distributed.utils import in_async_call
@@ -50,7 +51,10 @@ class ForkingNanny(Nanny):
         super().__init__(*arguments, env={**forked, **(env or {})}, **options)
 
     async def instantiate(self) -> Status:
-        with dask.config.set({forkserver.METHOD: self.method}):
+        """Dask's own leaves variables in this process, which every later cluster of it would have."""
+        with pytest.MonkeyPatch.context() as before, dask.config.set({forkserver.METHOD: self.method}):
+            for name, value in self.pre_spawn_env.items():
+                before.setenv(name, value)
             return await super().instantiate()
 
 

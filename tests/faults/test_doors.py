@@ -91,12 +91,12 @@ if __name__ == "__main__":
 """
 
 
-def ports_of_this_run() -> list[int]:
+def list_ports() -> set[int]:
     """All that this process and its children listen on."""
     listening = set()
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         listening |= {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    return sorted(listening)
+    return listening
 
 
 def port(address: str) -> int:
@@ -123,16 +123,20 @@ def http_port(dask_worker: Any) -> int:
 @pytest.mark.promise("A client that shows no certificate of that authority is refused")
 @pytest.mark.promise("Dask's dashboard is off")
 @as_root
-def test_no_port_of_a_run_opens_for_another_user_of_the_host(cluster: Any, client: Client, tmp_path: Path) -> None:
-    nannies = [port(nanny.address) for nanny in cluster.workers.values()]
-    workers = [port(address) for address in workers_at(client)]
-    assert client.dashboard_link == ""
-    known = {port(cluster.scheduler_address), *nannies, *workers}
-    ports = ports_of_this_run()
-    assert len(known) == 1 + 2 * len(workers)
-    assert known <= set(ports)
-    assert as_nobody(tmp_path, port(cluster.scheduler_address), ports) == {"user": NOBODY, "opened": []}
-    assert client.submit(sum, [1, 2]).result(timeout=120) == 3
+def test_no_port_of_a_run_opens_for_another_user_of_the_host(tmp_path: Path, engine: str, prefect_server: Any) -> None:
+    """The servers of the session, which the tests before have started, are open, and are none of the run."""
+    before = list_ports()
+    form = Cluster(kind="cuda", workers=1) if engine == "cudf" else Cluster(kind="cpu", threads_per_worker=1)
+    with make_cluster(form) as cluster, Client(cluster, set_as_default=False) as client:
+        nannies = [port(nanny.address) for nanny in cluster.workers.values()]
+        workers = [port(address) for address in workers_at(client)]
+        assert client.dashboard_link == ""
+        known = {port(cluster.scheduler_address), *nannies, *workers}
+        ports = list_ports() - before
+        assert len(known) == 1 + 2 * len(workers)
+        assert known <= ports
+        assert as_nobody(tmp_path, port(cluster.scheduler_address), sorted(ports)) == {"user": NOBODY, "opened": []}
+        assert client.submit(sum, [1, 2]).result(timeout=120) == 3
 
 
 @pytest.mark.promise("`unencrypted: true` accepts that, which `protocol: ucx` and `tcp` need")
@@ -188,12 +192,11 @@ def scratch_of(dask_worker: Any) -> str:
 
 @pytest.mark.promise("its scratch folder is closed to others", "infra/README.md#ports")
 def test_the_scratch_folders_of_a_run_are_closed_to_others(cluster: Any, client: Client) -> None:
-    folders = [*client.run(scratch_of).values(), *(nanny.local_directory for nanny in cluster.workers.values())]
+    here = [cluster.scheduler, *cluster.workers.values()]  # whose folders Dask puts on the path of this process
+    folders = [*client.run(scratch_of).values(), *(server.local_directory for server in here)]
     for folder in folders:
         (own,) = [place for place in Path(folder).parents if place.name == f"rowmill-{os.getuid()}"]
         assert (stat.S_IMODE(own.stat().st_mode), own.stat().st_uid) == (0o700, os.getuid())
-        closed = [place for place in sys.path if "dask-scratch-space" in place]
-        assert all(str(own) in place for place in closed)
 
 
 @pytest.mark.promise("its scratch folder is closed to others")

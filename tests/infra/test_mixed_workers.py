@@ -3,6 +3,7 @@ change."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -135,7 +136,10 @@ def test_text_is_parsed_on_the_workers_of_ingest_alone(
 
 @pytest.mark.system
 @pytest.mark.xdist_group("clusters")
-def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, on_cores: None, prefect_server: Any) -> None:
+def test_the_only_worker_that_fits_is_replaced(
+    text: Path, tmp_path: Path, on_cores: None, prefect_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     plan = plan_chaos(tmp_path / "plan.json", [{"at": FAULTS["transform"]}])
     options = {**ON_LOOPBACK, "nthreads": 1, "resources": {"operators": 1}, "preload": ["tests.faults.chaos"],
                "env": {chaos.VARIABLE: str(plan)}}  # fmt: skip
@@ -145,6 +149,7 @@ def test_the_only_worker_that_fits_is_replaced(text: Path, tmp_path: Path, on_co
         assert run_job(text, tmp_path / "out", at(client, RESOURCES), run={"exchange": "memory"}).is_completed()
         assert len(before & set(workers_at(client))) == 1
     assert not plan.with_suffix(".flag0").exists()
+    assert "OMP_NUM_THREADS" not in os.environ  # which the clusters of later tests would have
     assert sum(rows for rows, _ in digests(tmp_path / "out")) == 4 * BLOCK
 
 
