@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from tasks.core.dtypes import NAMED, NESTED, dtype_name, kind_of, leaf_type, parse_dtype
+from tasks.core.dtypes import NAMED, NESTED, dtype_name, kind_of, leaf_type, list_field_paths, parse_dtype
 from tasks.core.schema import Column, Schema
 from tasks.core.settings import Section
 from tasks.errors import DataError, JobError, RowmillError, mistakes, near, place_text, visible
@@ -190,31 +190,68 @@ def apply_contract(schema: Schema, contract: Contract) -> UnderContract:
     """Apply the rules of a contract for columns to a schema.
 
     A source with notes of `freeze` is refused (`check_contract`); those of `evolve` and `discard_column` say what was
-    taken or left out. Columns of rowmill's own (`__row__`) are not looked at.
+    taken or left out. Columns of rowmill's own (`__row__`) are not looked at. A contract may name fields of structs by
+    their paths (`events.aid`), in place of the column; each of the other fields is new then. A JobError where
+    `discard_column` is to leave out a field: only whole columns can be left out.
     """
     notes: list[ContractNote] = []
-    columns: list[Column] = []
     names = [name for name in schema if not name.startswith("__")]
-    for column in schema.columns:
-        rule = contract.columns.get(column.name)
-        if column.name not in names:
-            columns.append(column)
-            continue
-        action: Rule = "evolve"
-        kind = dtype_name(column.dtype)
-        if rule is None:
-            action = contract.new_columns
-            notes.append(_note(column.name, action, f"column {column.name!r} ({kind}) is not in the contract"))
-        elif rule.type is not None and not fits(column.dtype, rule.type):
-            action = rule.retyped or contract.retyped_columns
-            text = f"column {column.name!r} is {kind}, the contract says {rule.type}"
-            notes.append(_note(column.name, action, text))
-        if action != "discard_column":
-            columns.append(column)
+    # A field of a struct is a column of its own where it has another type than in the file.
+    whole = [schema[name] for name in names if schema.root(name) is None]
+    for column in whole:
+        notes += _compare_to_contract(column, schema, contract)
+    left_out = {note.column for note in notes if note.action == "discard_column"}
+    columns = [column for column in schema.columns if not {column.name, schema.root(column.name)} & left_out]
+    there = [*names, *(path for column in whole for path in list_field_paths(column.dtype, column.name))]
     for name, rule in contract.columns.items():
         if name not in schema:
-            notes.append(_missing(name, rule.missing or contract.missing_columns, names))
+            notes.append(_missing(name, rule.missing or contract.missing_columns, there))
     return UnderContract(Schema(columns), tuple(notes))
+
+
+def _compare_to_contract(column: Column, schema: Schema, contract: Contract) -> list[ContractNote]:
+    """Note what is new or of another type: a column, or fields of one whose fields are in the contract."""
+    rule = contract.columns.get(column.name)
+    paths = list_field_paths(column.dtype, column.name)
+    ruled = [path for path in paths if path in contract.columns]
+    notes = []
+    if rule is not None:
+        notes += _compare_type(column, rule, contract)
+    elif not ruled:
+        notes.append(_note(column.name, contract.new_columns, f"column {_describe(column)} is not in the contract"))
+    for path in paths:
+        field = schema[path]
+        if path in ruled:
+            of_field = _compare_type(field, contract.columns[path], contract)
+        elif rule is None and ruled and not any(_is_within(path, one) or _is_within(one, path) for one in ruled):
+            text = f"field {_describe(field)} is not in the contract"
+            of_field = [_note(path, contract.new_columns, text)]
+        else:
+            continue
+        notes += of_field
+        if any(note.action == "discard_column" for note in of_field):
+            raise JobError(
+                "a field of a struct cannot be left out",
+                where=f"the contract, {path}",
+                why=f"{of_field[0].text}: discard_column leaves out whole columns",
+                do=f"write evolve or freeze for it (columns: {{{path}: ..}}, new_columns), or leave out {column.name}",
+            )
+    return notes
+
+
+def _is_within(path: str, around: str) -> bool:
+    return path.startswith(f"{around}.")
+
+
+def _describe(column: Column) -> str:
+    return f"{column.name!r} ({dtype_name(column.dtype)})"
+
+
+def _compare_type(column: Column, rule: ColumnRule, contract: Contract) -> list[ContractNote]:
+    if rule.type is None or fits(column.dtype, rule.type):
+        return []
+    text = f"column {column.name!r} is {dtype_name(column.dtype)}, the contract says {rule.type}"
+    return [_note(column.name, rule.retyped or contract.retyped_columns, text)]
 
 
 def check_contract(schema: Schema, contract: Contract, where: str) -> UnderContract:

@@ -41,6 +41,21 @@ def field_type(dtype: pa.DataType, path: str) -> pa.DataType | None:
     return None
 
 
+def list_field_paths(dtype: pa.DataType, root: str) -> list[str]:
+    """The paths of all fields of a struct, or of the structs in a list, each before its own fields.
+
+    >>> list_field_paths(pa.list_(pa.struct({"a": pa.struct({"b": pa.int8()}), "c": pa.string()})), "events")
+    ['events.a', 'events.a.b', 'events.c']
+    """
+    if is_list(dtype):
+        return list_field_paths(dtype.value_type, root)
+    paths = []
+    for field in dtype if pa.types.is_struct(dtype) else ():
+        path = f"{root}.{field.name}"
+        paths += [path, *list_field_paths(field.type, path)]
+    return paths
+
+
 def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
 

@@ -102,7 +102,12 @@ def apply_contract(plan: Plan, contract: Contract, split: str) -> tuple[Plan, li
     """The plan of a split under a contract, and a sentence for each column that it has a rule for; a DataError for what
     it freezes."""
     allowed = check_contract(plan.schema, contract, f"source.{split or 'path'}")
-    plan = with_missing(replace(plan, schema=allowed.schema), contract.missing_rules)
+    rules = contract.missing_rules
+    for name, rule in contract.missing_rules.items():
+        root = plan.schema.root(name)
+        if root is not None and (rule == "freeze" or root not in rules):  # a file without the column lacks its fields
+            rules[root] = rule
+    plan = with_missing(replace(plan, schema=allowed.schema), rules)
     return plan, [note.text for note in allowed.notes]
 
 

@@ -94,6 +94,61 @@ def test_missing_columns_are_named_with_near_ones() -> None:
     assert [note.action for note in apply_contract(SCHEMA, make_contract(rules))[1]] == ["evolve"] * 4
 
 
+EVENTS = Schema.from_arrow(
+    pa.schema([
+        ("session", pa.int64()),
+        ("events", pa.list_(pa.struct([("aid", pa.int64()), ("item", pa.struct([("id", pa.string())]))]))),
+    ])
+)  # fmt: skip
+
+
+@pytest.mark.promise("A field of a struct, or of the structs in a list, has its path for a name")
+def test_fields_of_structs_have_rules_of_their_own() -> None:
+    rules = {"new_columns": "freeze", "columns": {"session": {}, "events.aid": {"type": "list<int64>"}}}
+    with pytest.raises(DataError) as caught:
+        check_contract(EVENTS, make_contract(rules), "source.path")
+    assert caught.value.why == "; ".join([
+        "field 'events.item' (list<struct<id: string>>) is not in the contract: the contract forbids that (freeze)",
+        "field 'events.item.id' (list<string>) is not in the contract: the contract forbids that (freeze)",
+    ])  # fmt: skip
+    for named in ("events.item", "events.item.id"):
+        whole = {**rules, "columns": {**rules["columns"], named: {}}}  # type: ignore[dict-item]
+        assert apply_contract(EVENTS, make_contract(whole)) == (EVENTS, ())
+    column = {**rules, "columns": {"session": {}, "events": {}}}
+    assert apply_contract(EVENTS, make_contract(column)) == (EVENTS, ())
+
+
+def test_a_field_of_another_type_or_that_is_missing() -> None:
+    rules = {"columns": {"events.aid": {"type": "string"}, "events.itm": {"missing": "evolve"}}}
+    with pytest.raises(DataError, match=r"column 'events.aid' is list<int64>, the contract says string: .* \(freeze\)"):
+        check_contract(EVENTS, make_contract(rules), "source.path")
+    notes = apply_contract(EVENTS, make_contract({**rules, "retyped_columns": "evolve"})).notes
+    assert "the source has no column 'events.itm' (did you mean 'events.item'" in notes[-1].text
+    assert notes[-1].action == "evolve"
+
+
+def test_a_field_is_compared_in_the_type_in_which_it_is_read() -> None:
+    read = Schema([*EVENTS.columns, Column("events.aid", pa.list_(pa.string()))])
+    rules = {"new_columns": "freeze", "columns": {"session": {}, "events": {}, "events.aid": {"type": "list<string>"}}}
+    assert apply_contract(read, make_contract(rules)) == (read, ())
+    rules["columns"] = {"session": {}}  # type: ignore[index]
+    left = apply_contract(read, make_contract({**rules, "new_columns": "discard_column"}))
+    assert [*left.schema] == ["session"]
+    assert [note.column for note in left.notes] == ["events"]
+
+
+@pytest.mark.parametrize("rules", [
+    {"new_columns": "discard_column", "columns": {"session": {}, "events.item.id": {}}},
+    {"columns": {"events.aid": {"type": "string", "retyped": "discard_column"}}},
+])  # fmt: skip
+def test_a_field_cannot_be_left_out(rules: dict[str, Any]) -> None:
+    with pytest.raises(JobError, match="a field of a struct cannot be left out") as caught:
+        apply_contract(EVENTS, make_contract(rules))
+    assert caught.value.where == "the contract, events.aid"
+    advised = {"columns": {"events.aid": {"type": "string", "retyped": "evolve"}, "events.item": {}, "session": {}}}
+    assert apply_contract(EVENTS, make_contract({**rules, **advised})).schema == EVENTS
+
+
 def test_rowmills_own_columns_are_not_looked_at() -> None:
     schema = Schema([Column("__row__", pa.int64())])
     assert [*apply_contract(schema, make_contract({"new_columns": "discard_column"}))[0]] == ["__row__"]
@@ -215,6 +270,22 @@ def test_a_column_that_is_left_out_is_not_there_for_the_features(tmp_path: Path)
     rules = {"columns": {"x": {}}, "new_columns": "discard_column"}
     with pytest.raises(JobError, match="there is no column 'y'"):
         run_stages(make_job(job(tmp_path, rules)).request("pandas"))
+
+
+def test_a_file_without_a_column_lacks_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    item = pa.array([{"id": 1}, {"id": 2}])
+    pq.write_table(pa.table({"x": [1.0, 2.0], "item": item}), tmp_path / "data/a.parquet")
+    pq.write_table(pa.table({"x": [3.0]}), tmp_path / "data/b.parquet")
+
+    def run(rule: str) -> int:
+        data = job(tmp_path, {"columns": {"x": {}, "item.id": {"missing": rule}}})
+        data |= {"source": {"path": str(tmp_path / "data")}, "features": [{"columns": ["x", "item.id"]}]}
+        return int(run_stages(make_job(data).request("pandas"))[0].rows)
+
+    with pytest.raises(DataError, match="column 'item' is missing in a file, and the contract forbids that"):
+        run("freeze")
+    assert run("evolve") == 3
 
 
 @pytest.mark.promise("`columns` names columns that the run reads: another name is an error with names that exist")
