@@ -1,4 +1,7 @@
-"""JSON lines: one object a line; a missing key is null, a key that is not in the schema an error."""
+"""JSON lines: one object a line; a missing key is null, a key that is not in the schema an error.
+
+Of a struct whose type `source.schema` declares, fields that the type lacks are left out, as in all formats.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ LEADING = re.compile(rb"(?:\xef\xbb\xbf)?" + any_number(rb"[ \t\r]*+(?:null[ \t\
 NO_TEXT = "a line is not UTF-8"
 PLACE = re.compile(r"Column\(/(.*?)\)(?: (?:changed|has|was) |:)")  # in a message of Arrow; keys may have brackets
 TWICE = "was specified twice"  # in a message of Arrow
+UNEXPECTED = "unexpected field"  # in a message of Arrow, which names neither the field nor the row
 # Whole numbers that floats may not hold, and exponents, which may be another way to write a whole number.
 INEXACT = re.compile(rb"(?:^|[:\[,\s])-?(?:[0-9]{16,}|[0-9]+[eE]\+?[0-9]+)(?=[\s,\]}]|$)")
 
@@ -285,14 +289,14 @@ def _parse(
 
 def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpected: str) -> pa.Table:
     """The lines as a table; pa.ArrowException where one does not fit."""
+    declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
     try:
-        table = _read_json_table(data, schema, unexpected)
+        table = _read_json_table(data, schema, unexpected, declared)
         if schema is not None:
             _check_exact(table, data, options["schema"])
         return table
     except pa.ArrowException as first:
         reported = first
-        declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
         lists = {n: t for n, t in declared.items() if is_list(t) and kind_of(t.value_type) == "number"}
         texts = {n: pa.string() for n, t in declared.items() if t == pa.string() or n in lists}
         texts |= {n: schema.field(n).type for n in options.get(NUMBER_TEXTS, ()) if schema and n in schema.names}
@@ -303,7 +307,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
         name = ""
         try:
             if texts or dates != schema:
-                table = _read_json_table(_with_texts(data, texts) if texts else data, dates, unexpected)
+                table = _read_json_table(_with_texts(data, texts) if texts else data, dates, unexpected, declared)
                 _check_exact(table, data, options["schema"])
                 for name in (n for n in lists if n in table.column_names):
                     lists_in(table[name].cast(pa.string()), lists[name])
@@ -317,7 +321,7 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
             pass  # it is something else
         try:
             if whole:  # written as 7.0
-                table = _with_whole_numbers(_with_texts(data, texts, [*whole]), dates, whole, unexpected)
+                table = _with_whole_numbers(_with_texts(data, texts, [*whole]), dates, whole, unexpected, declared)
                 _check_exact(table, data, options["schema"])
                 return table
         except pa.ArrowException:
@@ -327,10 +331,12 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
         raise reported from None
 
 
-def _with_whole_numbers(data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str) -> pa.Table:
+def _with_whole_numbers(
+    data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str, declared: Collection[str]
+) -> pa.Table:
     """The table of lines in which whole numbers, some written as 7.0, are texts."""
     fields = [field.with_type(pa.string()) if field.name in whole else field for field in schema]
-    table = _read_json_table(data, pa.schema(fields), unexpected)
+    table = _read_json_table(data, pa.schema(fields), unexpected, declared)
     for name, dtype in whole.items():
         table = table.set_column(table.column_names.index(name), name, whole_numbers(table.column(name), dtype, name))
     return table
@@ -403,18 +409,58 @@ def _to_json(value: object) -> str:
     return value if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
 
 
-def _read_json_table(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+def _read_json_table(
+    data: bytes, schema: pa.Schema | None, unexpected: str, declared: Collection[str] = ()
+) -> pa.Table:
+    """Read lines. Of `unexpected: error`, columns of the names `declared` may have further fields, which are left out:
+    Arrow has one rule for all levels."""
     _check_utf8(data)
     leading = LEADING.match(data)
     if leading and b"null" in leading.group():
         data = leading.group().replace(b"null", b"{}") + data[leading.end() :]
     reading = pajson.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parsing = pajson.ParseOptions(schema, unexpected_field_behavior=unexpected)
-    table = pajson.read_json(pa.BufferReader(data), reading, parsing)
+    try:
+        table = pajson.read_json(pa.BufferReader(data), reading, parsing)
+    except pa.ArrowInvalid as error:
+        if schema is None or UNEXPECTED not in str(error):
+            raise
+        _check_keys(data, schema, declared)
+        parsing.unexpected_field_behavior = "ignore"
+        table = pajson.read_json(pa.BufferReader(data), reading, parsing)
     for name in infinite_columns(table):  # which no JSON can say
         dtype = leaf_type(table.schema.field(name).type)
         raise pa.ArrowInvalid(f"Column(/{name}) has a number beyond {dtype} in row {_infinite_row(table[name])}")
     return table
+
+
+def _check_keys(data: bytes, schema: pa.Schema, declared: Collection[str]) -> None:
+    """pa.ArrowInvalid for the first key that the schema lacks, but for those inside of the columns `declared`."""
+    wanted = pa.struct([pa.field(f.name, pa.null() if f.name in declared else f.type) for f in schema])
+    lines = (line for line in data.removeprefix(text_ranges.BOM).split(b"\n") if line.strip())
+    for number, line in enumerate(lines):
+        try:
+            place = _find_unexpected_key(json.loads(line), wanted)
+        except (ValueError, RecursionError):  # Arrow's reader says what is wrong
+            continue
+        if place:
+            raise pa.ArrowInvalid(f"Column(/{place}) was not there in the lines that show the types, in row {number}")
+
+
+def _find_unexpected_key(value: object, dtype: pa.DataType) -> str:
+    """The place of the first key of an object, or of the objects in it, that a type lacks; "" for none. A null type
+    takes all."""
+    if isinstance(value, list) and is_list(dtype):
+        return next((place for one in value if (place := _find_unexpected_key(one, dtype.value_type))), "")
+    if not isinstance(value, dict) or not pa.types.is_struct(dtype):
+        return ""
+    types = {field.name: field.type for field in dtype}
+    for name, inner in value.items():
+        if name not in types:
+            return name
+        if place := _find_unexpected_key(inner, types[name]):
+            return f"{name}/{place}"
+    return ""
 
 
 def _check_utf8(data: bytes) -> None:

@@ -23,6 +23,7 @@ from tasks.engines.algorithms.text_casts import parse_text
 from tasks.errors import DataError, JobError
 from tasks.gate.locate import find_files
 from tasks.job.base_version import find_newest_good
+from tasks.sources.formats import text_ranges
 from tasks.sources.formats.conform import json_texts
 from tasks.workflow import Workflow
 from tests.flows.runs import rows_of
@@ -84,6 +85,42 @@ def test_a_nested_column_read_as_string_is_its_json(kind: str, tmp_path: Path) -
     ]  # fmt: skip
     assert listed(frame, "item") == items
     assert listed(frame, "l") == ['[{"id": 1}, {"id": 2}]', "[]", None]
+
+
+@pytest.mark.promise("Of a struct whose type is declared, other fields are left out")
+@pytest.mark.parametrize("kind", FORMATS[:-1])
+def test_fields_that_a_declared_struct_lacks_are_left_out(kind: str, tmp_path: Path) -> None:
+    types = {"item": "struct<none: string, id: int64, n: struct<x: double>>", "l": "list<struct<none: int64>>"}
+    frame = Dataset(written(tmp_path, kind), schema=types, engine="pandas").head()
+    read = {name: listed(frame, name) for name in frame.columns}
+    assert read["item"] == [{"id": 5, "n": {"x": 1.5}, "none": None}, None, {"id": 7, "n": None, "none": None}]
+    assert read["l"] == [[{"none": None}, {"none": None}], [], None]
+    assert read["u"] == [1, 2, 3]
+
+
+def test_other_keys_of_json_lines_are_still_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what a declared struct lacks is left out. The error names key and row, and its advice works."""
+    monkeypatch.setattr(text_ranges, "SAMPLE", 100)
+    rows = [{"u": n, "item": {"id": n, "name": "a"}, "more": {"x": 1}} for n in range(20)]
+    last = {"u": 20, "item": {"id": 9, "late": [1, "x"]}}
+    types = {"item": "struct<id: int64>"}
+
+    def read(further: dict[str, Any], **more: str) -> dict[str, list[Any]]:
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**last, **further}]))
+        frame = Dataset(path, schema={**types, **more}, engine="pandas").head(100)
+        return {name: listed(frame, name) for name in frame.columns}
+
+    assert read({})["item"] == [*({"id": n} for n in range(20)), {"id": 9}]
+    with pytest.raises(DataError) as error:
+        read({"late": 1})
+    assert error.value.where == f"{tmp_path / 'rows.jsonl'}, column late, row 21"
+    assert "source.schema: {late: string}" in error.value.do
+    assert read({"late": 1}, late="string")["late"] == [*[None] * 20, "1"]
+    with pytest.raises(DataError) as error:
+        read({"more": {"x": 2, "y": 3}})
+    assert error.value.where == f"{tmp_path / 'rows.jsonl'}, column more/y, row 21"
+    assert read({"more": {"x": 2, "y": 3}}, more="struct<y: int64>")["more"] == [*[{"y": None}] * 20, {"y": 3}]
 
 
 def test_json_of_values_that_json_lacks() -> None:
