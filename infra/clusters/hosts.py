@@ -16,7 +16,7 @@ from distributed.security import Security
 
 from infra.clusters.encryption import contents_of
 from infra.clusters.keywords import Keywords
-from infra.clusters.remote import RunningCluster, library
+from infra.clusters.remote import RunningCluster, library, without_current_folder
 from tasks.errors import GiveUpError
 
 if TYPE_CHECKING:
@@ -84,13 +84,16 @@ def certificate_files(hosts: Hosts, security: Security | None) -> dict[str, str]
 def host_arguments(cluster: Cluster, arguments: Keywords, hosts: Hosts, security: Security | None) -> Keywords:
     """The arguments of the class on hosts that were prepared: certificates for its client, and where workers spill."""
     spill = {"local_directory": hosts.folder} | dict(arguments.get("worker_options") or {})
-    more: Keywords = {"worker_options": spill}
+    python = arguments.get("remote_python") or sys.executable
+    several = isinstance(python, list)  # one for each host
+    command = [*map(without_current_folder, python)] if several else without_current_folder(python)
+    more: Keywords = {"worker_options": spill, "remote_python": command}
     if security is not None:
         more["security"] = security
         more["scheduler_options"] = {"protocol": "tls://"} | dict(arguments.get("scheduler_options") or {})
     if cluster.preset and cluster.gpus:
         devices = ",".join(cluster.visible_devices or [str(number) for number in range(cluster.gpus)])
-        more["remote_python"] = f"env CUDA_VISIBLE_DEVICES={devices} {arguments['remote_python']}"
+        more["remote_python"] = f"env CUDA_VISIBLE_DEVICES={devices} {command}"
     return arguments | more
 
 
@@ -116,9 +119,9 @@ async def _everywhere(hosts: Hosts, work: Callable[..., Awaitable[None]], *argum
 
 async def _check(connection: SSHClientConnection, name: str, hosts: Hosts, needed: list[str], paths: list[str]) -> None:
     """Rowmill is there, and so are the certificates that the job names."""
-    command = hosts.python[name]
-    python = command.removesuffix(" -P")
-    seen = await connection.run(f"{python} -P -c {shlex.quote(LOOK)} {shlex.join([' '.join(needed), *paths])}")
+    python = hosts.python[name]
+    look = f"-c {shlex.quote(LOOK)} {shlex.join([' '.join(needed), *paths])}"
+    seen = await connection.run(f"{without_current_folder(python)} {look}")
     missing = [line for line in str(seen.stdout).splitlines() if line]
     if seen.exit_status or missing:
         why = f"missing: {', '.join(missing)}" if missing else str(seen.stderr).strip().rpartition("\n")[2]

@@ -6,13 +6,14 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dask.config
 
 from infra.clusters.keywords import Keywords
-from infra.clusters.remote import CUDA_COMMAND, log, nest_settings, worker_arguments
+from infra.clusters.remote import CUDA_COMMAND, log, nest_settings, without_current_folder, worker_arguments
 from infra.paths import expand_home
 from infra.workers.imports import WorkerImports
 from tasks.errors import GiveUpError, JobError
@@ -48,23 +49,26 @@ def job_arguments(
     """Arguments for what a job runs, over those of preset or job: the command of workers, its options, and the lines
     before it. `settings` is the line that gives Dask's settings to the workers.
 
-    Nothing for a `worker_command` of a user's own, in the job or in the configuration of dask-jobqueue. Workers of a
-    class without a preset and without GPUs stay as the class starts them, but for their folder of spilled data.
+    Nothing but the Python of a preset for a `worker_command` of a user's own, in the job or in the configuration of
+    dask-jobqueue. Workers of a class without a preset and without GPUs stay as the class starts them, but for their
+    folder of spilled data.
     """
     known = _with_configuration(chosen, arguments)
+    python = {"python": without_current_folder(known.get("python") or sys.executable)}
     if arguments.get("worker_command") is not None or known.get("worker_command") != PLAIN_COMMAND:
-        return {}
+        return python if cluster.preset else {}
     options: list[str] = []
     lines: list[str] = []
     more: Keywords = {}
     if cluster.preset or cluster.gpus:
+        more |= python
         without = ("interface", "local_directory") if cluster.preset else ("local_directory", "nthreads")
         options += worker_arguments(cluster, cluster.gpus, imports, *without)
         lines.append(settings)
     if cluster.preset:
-        more = {"processes": max(1, cluster.gpus)}
+        more["processes"] = max(1, cluster.gpus)
     elif cluster.gpus:
-        more = {"processes": known.get("processes") or 1}
+        more["processes"] = known.get("processes") or 1
     if cluster.gpus:
         more["worker_command"] = CUDA_COMMAND
         log.info("each job starts `%s` for %s GPU(s) (processes)", CUDA_COMMAND, more["processes"])

@@ -42,6 +42,11 @@ CUDA_CLASS = "dask_cuda.CUDAWorker"
 LOOPBACK = "127.0.0.1:0"  # where dashboards elsewhere listen: any port, for no other host
 
 
+def without_current_folder(python: str) -> str:
+    """The command of a Python that does not import from its current folder, where another tasks/ may lie."""
+    return f"{python.removesuffix(' -P')} -P"
+
+
 @dataclass
 class RunningCluster:
     """A scheduler elsewhere, in the shape of a Dask cluster; closing it runs `on_close`, by default nothing.

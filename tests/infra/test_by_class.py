@@ -174,7 +174,7 @@ WORKER = (
 )
 SETTINGS = "DASK_INTERNAL_INHERIT_CONFIG=SETTINGS"
 GPU_WORKER = (
-    "python -m dask cuda worker ADDRESS --name dummy-name --nthreads {} --memory-limit {} --death-timeout 60"
+    "python -P -m dask cuda worker ADDRESS --name dummy-name --nthreads {} --memory-limit {} --death-timeout 60"
     " --no-dashboard --dashboard-address 127.0.0.1:0 --device-memory-limit 0.45 --set-rmm-allocator-for-libs cupy"
     f" --pre-import {','.join(pre_import(IMPORTS))} --resources GPU=1{{}} {CONNECTS}"
 )

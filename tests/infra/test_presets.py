@@ -209,7 +209,7 @@ def test_the_example_of_the_page_is_a_kind_with_all_that_rowmill_gives(folder: P
         'rowmill_scratch=$(mkdir -p "${TMPDIR:-/tmp}" && mktemp -d "${TMPDIR:-/tmp}"/rowmill-XXXXXXXX) || exit 1',
         "trap 'rm -rf \"$rowmill_scratch\"' EXIT",
         "export DASK_INTERNAL_INHERIT_CONFIG",
-        f"{sys.executable} -m dask cuda worker",
+        f"{sys.executable} -P -m dask cuda worker",
     ]
     with pytest.raises(ValidationError, match=r"night_queue\.gpus\n  Input should be less than or equal to 8"):
         with_presets()(kind="night_queue", night_queue={**own, "gpus": 9})

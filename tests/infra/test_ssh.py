@@ -15,6 +15,7 @@ import pytest
 from distributed import Client
 from pydantic import ValidationError
 
+from infra.clusters import hosts
 from infra.clusters.model import Cluster
 from infra.clusters.remote import worker_options, worker_settings
 from infra.clusters.resolve import resolve_cluster
@@ -249,6 +250,22 @@ def test_arguments_of_the_connection() -> None:
     }  # fmt: skip
     bare = Cluster(kind="ssh", ssh={"hosts": ["a"]})
     assert bare.class_arguments["connect_options"] == {"connect_timeout": 20}
+
+
+@pytest.mark.parametrize(
+    ("named", "called"),
+    [(None, f"{sys.executable} -P"), ("/env/python", "/env/python -P"), (["/a", "/b -P"], ["/a -P", "/b -P"])],
+)
+def test_the_python_of_a_host_does_not_import_from_its_current_folder(named: Any, called: Any) -> None:
+    """By class as by kind: there may be another tasks/ in it."""
+    asked = {"hosts": ["a", "b"], **({"remote_python": named} if named else {})}
+    section = Cluster(cluster_class="distributed.SSHCluster", cluster_kwargs=asked)
+    ready = hosts.Hosts({}, {}, "/tmp/folder", "")
+    assert hosts.host_arguments(section, asked, ready, None)["remote_python"] == called
+    kind = Cluster(kind="ssh", ssh={"hosts": ["a"], **({"python": named} if isinstance(named, str) else {})})
+    assert hosts.host_arguments(kind, kind.class_arguments, ready, None)["remote_python"] == (
+        called if isinstance(called, str) else f"{sys.executable} -P"
+    )
 
 
 @pytest.mark.promise("gets temporary certificates, as does SSHCluster")
