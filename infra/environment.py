@@ -20,6 +20,7 @@ from rich.console import Console
 from tasks.errors import JobError
 
 BEFORE_START = "distributed.nanny.pre-spawn-environ"
+METHOD = "distributed.worker.multiprocessing-method"
 INTERNAL_LEVEL = "PREFECT_INTERNAL_LOGGING_LEVEL"  # from which on Prefect prints lines about its own machinery
 ROOT = Path(__file__).resolve().parent.parent
 PUBLIC = ROOT / "flows" / "public"  # has `import rowmill` in a clone; a wheel has it beside the other packages
@@ -42,7 +43,7 @@ DASK_SETTINGS: dict[str, Any] = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.comm.timeouts.connect": "30s",
     "distributed.admin.large-graph-warning-threshold": "100MB",
-    "distributed.worker.multiprocessing-method": "spawn",  # but see infra/workers/forkserver.py
+    METHOD: "spawn",  # but see infra/workers/forkserver.py
 }
 
 # Dask has workers give every freed block back to the system, so that each step of a partition pays for new pages: more
@@ -64,12 +65,16 @@ GPU_ENVIRONMENT: dict[str, str] = {
 }
 
 
-def use_settings(preloads: Mapping[str, Sequence[str]]) -> None:
+def use_settings(preloads: Mapping[str, Sequence[str]], starts_workers: bool = True) -> None:
     """Set them in this process, from which they reach the workers, and `preloads`: for each setting of Dask's the
-    modules that a process loads first, after the user's own. This process' own lines go quiet."""
+    modules that a process loads first, after the user's own. This process' own lines go quiet.
+
+    A process that connects to workers of others goes on to start its own as it did.
+    """
     scratch = own_folder(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
     loaded = {name: _preloads(name, ours) for name, ours in preloads.items()}
-    dask.config.set({"temporary-directory": scratch, **DASK_SETTINGS, **loaded})
+    settings = {name: value for name, value in DASK_SETTINGS.items() if starts_workers or name != METHOD}
+    dask.config.set({"temporary-directory": scratch, **settings, **loaded})
     logging.getLogger("distributed").setLevel(str(dask.config.get("logging.distributed", "error")).upper())
     _put_own_packages_first()
 

@@ -30,7 +30,7 @@ def make_cluster(cluster: Cluster | None = None, imports: WorkerImports = NO_IMP
     cluster = cluster or Cluster()
     kind = kind_on_this_host(cluster)
     failed_starts.check_address_space()
-    use_settings(preload_settings(imports))
+    use_settings(preload_settings(imports), starts_workers=kind != "address")
     dask.config.set(page_settings(cluster.dashboard or kind == "address"))
     if cluster.dashboard:
         log.warning("every user of this host can read Dask's dashboard (cluster.dashboard)")

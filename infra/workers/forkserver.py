@@ -22,10 +22,9 @@ import dask.config
 import psutil
 import yaml
 
-from infra.environment import BEFORE_START, ENVIRONMENT, ROOT, cpu_environment, local_variables, packages_on
+from infra.environment import BEFORE_START, ENVIRONMENT, METHOD, ROOT, cpu_environment, local_variables, packages_on
 from infra.workers.forked import FORKED, IMPORTS_VARIABLE
 
-METHOD = "distributed.worker.multiprocessing-method"
 # Variables that an interpreter, the C library or a library reads once, at its start. A fork gets the others later.
 FIXED = (
     "PYTHON",

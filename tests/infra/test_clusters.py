@@ -24,6 +24,7 @@ from infra.clusters import local, resolve
 from infra.clusters.cuda_settings import memory_settings, pool_settings, threads_for
 from infra.clusters.model import Cluster
 from infra.clusters.resolve import Connection, resolve_cluster, workers_of
+from infra.environment import METHOD
 from tasks.cluster.dask_pool import workers_at
 from tasks.errors import GiveUpError
 from tests.clusters import make_cluster, start_threads
@@ -242,6 +243,17 @@ def test_a_running_scheduler_is_used_and_never_closed(elsewhere: str) -> None:
                 assert client.submit(sum, [1, 2]).result() == 3
                 assert client.dashboard_link
         assert cluster.status.name == "closed"
+
+
+def test_a_process_that_uses_a_running_scheduler_starts_its_own_workers_as_before(elsewhere: str) -> None:
+    """Workers that it has started itself may be started again while the run works, and after it."""
+    import dask.config
+
+    for method in ("forkserver", "spawn"):
+        with dask.config.set({METHOD: method}):
+            with make_cluster(Cluster(kind="address", address=elsewhere)):
+                assert dask.config.get(METHOD) == method
+            assert dask.config.get(METHOD) == method
 
 
 def test_a_flow_runs_on_the_cluster_that_its_parameter_names(elsewhere: str, prefect_server: Any) -> None:
