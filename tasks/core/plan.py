@@ -358,6 +358,7 @@ MADE = "made"  # in a plan's options: the columns that expressions of `source.sc
 SELF = "_"  # in such an expression: the column as it is read
 FIELDS = "fields"  # in a plan's options: columns of its schema that are fields of structs, read in a type of their own
 ADVICE = "advice"  # in a plan's options: by column, what to do about a value that its type, which is of a fit, lacks
+AS_IN_FIT = "as_in_fit"  # in a plan's options: columns of structs, read with the fields that they have in a fit alone
 NUMBERED_ROWS = "numbered_rows"  # in a plan's options: `Plan.numbered_rows` where they are not its rows
 # In a plan's options: of the column whose elements are the rows: its name `column`, the type `dtype` of an element, the
 # number `rows` of rows in the files, and how many of these are `empty`, so that they are no row of the plan.

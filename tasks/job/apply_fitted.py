@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, schema_advice
-from tasks.core.plan import ADVICE, FIELDS, RETYPED, Plan, with_fields
+from tasks.core.dtypes import dtype_name, is_list, kind_of, leaf_type, list_field_paths, schema_advice
+from tasks.core.plan import ADVICE, AS_IN_FIT, FIELDS, RETYPED, Plan, with_fields
 from tasks.core.schema import ROW, Column, Schema, Tags, check_kinds
 from tasks.core.settings import Output, Run, Source
 from tasks.core.strict_json import JsonObject
@@ -161,6 +161,7 @@ def in_fitted_types(
         **plan.options,
         ADVICE: _advise_on_values(plan, bound, types, own_types, exact, training),
         RETYPED: retyped,
+        AS_IN_FIT: [name for name, now in types.now.items() if now != types.fit[name] and list_field_paths(now, name)],
         GROWN: {**plan.options.get(GROWN, {}), **notes},
         NUMBER_TEXTS: {**number_texts, **as_in_fit},
         "on_host": sorted({*plan.options.get("on_host", ()), *retyped}),

@@ -1,6 +1,6 @@
 """JSON lines: one object a line; a missing key is null, a key that is not in the schema an error.
 
-Of a struct whose type `source.schema` declares, fields that the type lacks are left out, as in all formats.
+Of a struct whose type `source.schema` or a fit says, fields that the type lacks are left out, as in all formats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from tasks.core.dtypes import is_list, kind_of, leaf_type, parse_dtype, schema_advice
-from tasks.core.plan import ADVICE, File, Limits, Piece, ReadOptions
+from tasks.core.plan import ADVICE, AS_IN_FIT, File, Limits, Piece, ReadOptions
 from tasks.core.schema import Column, Schema
 from tasks.engines.algorithms.written_numbers import Written, is_large, of_tokens, whole_numbers
 from tasks.errors import DataError
@@ -290,8 +290,9 @@ def _parse(
 def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpected: str) -> pa.Table:
     """The lines as a table; pa.ArrowException where one does not fit."""
     declared = {name: parse_dtype(dtype) for name, dtype in options["schema"].items()}
+    partial_columns = {*declared, *options.get(AS_IN_FIT, ())}
     try:
-        table = _read_json_table(data, schema, unexpected, declared)
+        table = _read_json_table(data, schema, unexpected, partial_columns)
         if schema is not None:
             _check_exact(table, data, options["schema"])
         return table
@@ -307,7 +308,8 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
         name = ""
         try:
             if texts or dates != schema:
-                table = _read_json_table(_with_texts(data, texts) if texts else data, dates, unexpected, declared)
+                lines = _with_texts(data, texts) if texts else data
+                table = _read_json_table(lines, dates, unexpected, partial_columns)
                 _check_exact(table, data, options["schema"])
                 for name in (n for n in lists if n in table.column_names):
                     lists_in(table[name].cast(pa.string()), lists[name])
@@ -321,7 +323,8 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
             pass  # it is something else
         try:
             if whole:  # written as 7.0
-                table = _with_whole_numbers(_with_texts(data, texts, [*whole]), dates, whole, unexpected, declared)
+                lines = _with_texts(data, texts, [*whole])
+                table = _with_whole_numbers(lines, dates, whole, unexpected, partial_columns)
                 _check_exact(table, data, options["schema"])
                 return table
         except pa.ArrowException:
@@ -332,11 +335,11 @@ def _fitting(data: bytes, schema: pa.Schema | None, options: ReadOptions, unexpe
 
 
 def _with_whole_numbers(
-    data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str, declared: Collection[str]
+    data: bytes, schema: pa.Schema, whole: dict[str, pa.DataType], unexpected: str, partial_columns: Collection[str]
 ) -> pa.Table:
     """The table of lines in which whole numbers, some written as 7.0, are texts."""
     fields = [field.with_type(pa.string()) if field.name in whole else field for field in schema]
-    table = _read_json_table(data, pa.schema(fields), unexpected, declared)
+    table = _read_json_table(data, pa.schema(fields), unexpected, partial_columns)
     for name, dtype in whole.items():
         table = table.set_column(table.column_names.index(name), name, whole_numbers(table.column(name), dtype, name))
     return table
@@ -410,10 +413,10 @@ def _to_json(value: object) -> str:
 
 
 def _read_json_table(
-    data: bytes, schema: pa.Schema | None, unexpected: str, declared: Collection[str] = ()
+    data: bytes, schema: pa.Schema | None, unexpected: str, partial_columns: Collection[str] = ()
 ) -> pa.Table:
-    """Read lines. Of `unexpected: error`, columns of the names `declared` may have further fields, which are left out:
-    Arrow has one rule for all levels."""
+    """Read lines. Where `unexpected` is `error`, structs of `partial_columns` may have further fields, which are left
+    out: Arrow has one rule for all levels."""
     _check_utf8(data)
     leading = LEADING.match(data)
     if leading and b"null" in leading.group():
@@ -425,7 +428,7 @@ def _read_json_table(
     except pa.ArrowInvalid as error:
         if schema is None or UNEXPECTED not in str(error):
             raise
-        _check_keys(data, schema, declared)
+        _check_keys(data, schema, partial_columns)
         parsing.unexpected_field_behavior = "ignore"
         table = pajson.read_json(pa.BufferReader(data), reading, parsing)
     for name in infinite_columns(table):  # which no JSON can say
@@ -434,9 +437,9 @@ def _read_json_table(
     return table
 
 
-def _check_keys(data: bytes, schema: pa.Schema, declared: Collection[str]) -> None:
-    """pa.ArrowInvalid for the first key that the schema lacks, but for those inside of the columns `declared`."""
-    wanted = pa.struct([pa.field(f.name, pa.null() if f.name in declared else f.type) for f in schema])
+def _check_keys(data: bytes, schema: pa.Schema, partial_columns: Collection[str]) -> None:
+    """pa.ArrowInvalid for the first key that the schema lacks, but for those inside of the `partial_columns`."""
+    wanted = pa.struct([pa.field(f.name, pa.null() if f.name in partial_columns else f.type) for f in schema])
     lines = (line for line in data.removeprefix(text_ranges.BOM).split(b"\n") if line.strip())
     for number, line in enumerate(lines):
         try:

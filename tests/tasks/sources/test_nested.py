@@ -98,6 +98,16 @@ def test_fields_that_a_declared_struct_lacks_are_left_out(kind: str, tmp_path: P
     assert read["u"] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", FORMATS[:-1])
+def test_fields_that_a_struct_of_a_fit_lacks_are_left_out(kind: str, tmp_path: Path) -> None:
+    rows = [{**row, "item": row.get("item") and {"id": row["item"]["id"]}} for row in ROWS]
+    first, later = tmp_path / "first.jsonl", written(tmp_path, kind)
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fitted = Workflow([*ROWS[0]]).fit(Dataset(first, engine="pandas"))
+    frame = fitted.transform(Dataset(later, engine="pandas")).head()
+    assert listed(frame, "item") == [{"id": 5}, None, {"id": 7}]
+
+
 def test_other_keys_of_json_lines_are_still_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what a declared struct lacks is left out. The error names key and row, and its advice works."""
     monkeypatch.setattr(text_ranges, "SAMPLE", 100)
