@@ -13,7 +13,7 @@ from tasks.errors import JobError, near
 
 
 def is_list(dtype: pa.DataType) -> bool:
-    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype)
+    return isinstance(dtype, (pa.ListType, pa.LargeListType, pa.FixedSizeListType))
 
 
 def leaf_type(dtype: pa.DataType) -> pa.DataType:

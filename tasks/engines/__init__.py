@@ -50,7 +50,12 @@ def engine(name: str) -> Kernels:
 
 def engine_of(column: object) -> Kernels:
     """The kernels of the library that the column belongs to; those of a pandas Series make Series, too."""
-    library = type(column).__module__.split(".")[0]
+    return _find_kernels(type(column))
+
+
+@functools.lru_cache(maxsize=256)
+def _find_kernels(cls: type) -> Kernels:
+    library = cls.__module__.split(".")[0]
     kernels = engine("cudf" if library == "cudf" else "pandas")
     return user_kernels(kernels) if library == "pandas" else kernels
 

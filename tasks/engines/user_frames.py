@@ -19,7 +19,8 @@ Restore = Callable[[dict[str, Any], Kernels, Any], Any]
 def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, str, Restore]:
     """(the columns of the frame as a table, the engine for it, a function that turns output columns into such a frame).
 
-    `needed` are the columns to read. A pandas or cuDF frame may lack one of them: the caller refuses it.
+    `needed` are the columns to read. A pandas or cuDF frame may lack one of them: the caller refuses it, and checks the
+    names of the table.
     """
     kind = library(frame)
     if kind in ("pandas", "cudf") and hasattr(frame, "columns"):  # a Series is not a frame
@@ -37,8 +38,11 @@ def open_frame(frame: Any, needed: list[str] | None = None) -> tuple[pa.Table, s
         raise DataError(
             f"a workflow cannot transform {type(frame).__name__}", do="give a Dataset, or a pandas, Arrow or cuDF frame"
         )
-    check_names(table.column_names, "the given frame")
-    return table, "pandas", lambda columns, kernels, rows: pa.table({n: kernels.host(c) for n, c in columns.items()})
+    return table, "pandas", _make_table
+
+
+def _make_table(columns: dict[str, Any], kernels: Kernels, rows: Array | None) -> pa.Table:
+    return pa.table({name: kernels.host(column) for name, column in columns.items()})
 
 
 def _with_index(frame: DataFrame, index: Index, rows: Array | None) -> DataFrame:

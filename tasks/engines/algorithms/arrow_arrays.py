@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,18 @@ from tasks.engines.hashing.canonical import decimal_floats
 
 def one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The values in one array; no copy unless they are in several chunks."""
-    if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 1:
-            return values.chunk(0)
-        return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
-    return values
+    if isinstance(values, pa.Array):
+        return values
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
+
+
+def columns_by_name(table: pa.Table | Mapping[str, pa.ChunkedArray]) -> Mapping[str, pa.ChunkedArray]:
+    """The columns of a table by their names; columns by name as they are."""
+    if isinstance(table, pa.Table):
+        return dict(zip(table.column_names, table.columns, strict=True))
+    return table
 
 
 def raw(values: pa.Array) -> np.ndarray:
@@ -31,10 +39,11 @@ def raw(values: pa.Array) -> np.ndarray:
     elif pa.types.is_decimal(values.type):
         values = decimal_floats(values)
     stored = _get_stored_dtype(values.type)
+    rows = len(values)
     buffer = values.buffers()[1]
-    if buffer is None or not len(values):  # Arrow's casts of no values leave buffers of any size
-        return np.zeros(len(values), dtype=stored)
-    return np.frombuffer(buffer, dtype=stored, count=values.offset + len(values))[values.offset :]
+    if buffer is None or not rows:  # Arrow's casts of no values leave buffers of any size
+        return np.zeros(rows, dtype=stored)
+    return np.frombuffer(buffer, stored, rows, values.offset * stored.itemsize)
 
 
 @functools.cache
@@ -47,9 +56,14 @@ def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataTyp
     """The Arrow array of numbers and their validity (None: no nulls), of type `dtype` or that of the numbers."""
     if dtype is not None and pa.types.is_boolean(dtype):
         return pa.array(values.astype(bool), mask=None if valid is None else ~valid)
-    dtype = dtype or pa.from_numpy_dtype(values.dtype)
+    dtype = dtype or _get_arrow_type(values.dtype)
     bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
     return pa.Array.from_buffers(dtype, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+@functools.cache
+def _get_arrow_type(dtype: np.dtype) -> pa.DataType:
+    return pa.from_numpy_dtype(dtype)
 
 
 def clip(values: pa.Array, low: float | None, high: float | None) -> pa.Array:

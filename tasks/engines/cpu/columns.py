@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
 from tasks.engines.algorithms import arrow_arrays
-from tasks.engines.algorithms.arrow_arrays import build, one_array, raw
+from tasks.engines.algorithms.arrow_arrays import build, columns_by_name, one_array, raw
 from tasks.engines.algorithms.moments import Moments, power_of, within
 from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
@@ -38,6 +38,8 @@ def column(values: pa.Array | pa.ChunkedArray) -> Column:
 
 def array(values: Series | pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the column as one Arrow array; no copy unless it has several chunks. Dictionary encoding stays."""
+    if isinstance(values, pa.Array):
+        return values
     return one_array(arrow_values(values) if isinstance(values, pd.Series) else values)
 
 
@@ -59,9 +61,9 @@ def decode(values: Column) -> Column:
     return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
 
 
-def from_arrow(table: pa.Table) -> dict[str, Column]:
-    """Make a frame of the columns of an Arrow table, without a copy."""
-    return {name: column(table.column(i)) for i, name in enumerate(table.column_names)}
+def from_arrow(table: pa.Table | Mapping[str, pa.ChunkedArray]) -> dict[str, Column]:
+    """Make a frame of the columns of an Arrow table, or of columns by name, without a copy."""
+    return {name: column(values) for name, values in columns_by_name(table).items()}
 
 
 def to_arrow(frame: dict[str, Column]) -> pa.Table:
@@ -97,12 +99,17 @@ def finite(values: Column) -> Column:
     arrow = array(values)
     if not pa.types.is_floating(arrow.type):
         return values
-    nan = np.isnan(raw(arrow))
-    if not nan.any():
-        return values
-    if arrow.null_count:
-        nan |= ~arrow.is_valid().to_numpy(zero_copy_only=False)
-    return from_numbers(raw(arrow), ~nan, arrow.type)
+    data, valid = numbers(arrow)
+    without_nan = _exclude_nan(data, valid)
+    return values if without_nan is valid else from_numbers(data, without_nan, arrow.type)
+
+
+def _exclude_nan(data: np.ndarray, valid: np.ndarray | None) -> np.ndarray | None:
+    """Return which rows are valid and not NaN: `valid` itself if no number is NaN."""
+    is_number = data == data
+    if is_number.all():
+        return valid
+    return is_number if valid is None else is_number & valid
 
 
 def cast(values: Column, dtype: pa.DataType) -> Column:
@@ -145,8 +152,16 @@ def fill_null(values: Column, value: object) -> Column:
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
-    """Limit values to [low, high]; None means no limit. Null stays null."""
-    return column(arrow_arrays.clip(array(values), low, high))
+    """Limit values to [low, high]; None means no limit. Null stays null; NaN becomes a limit."""
+    arrow = array(values)
+    if not pa.types.is_integer(arrow.type) and not pa.types.is_floating(arrow.type):
+        return column(arrow_arrays.clip(arrow, low, high))
+    data, valid = numbers(arrow)
+    if low is not None:
+        data = np.where(data > low, data, data.dtype.type(low))
+    if high is not None:
+        data = np.where(data < high, data, data.dtype.type(high))
+    return from_numbers(data, valid, arrow.type)
 
 
 def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Column:
@@ -162,7 +177,8 @@ def affine(values: Column, shift: float, scale: float, dtype: pa.DataType) -> Co
 def log1p(values: Column, dtype: pa.DataType) -> Column:
     """Compute ln(1 + x) in float64, and convert it to `dtype`; -1 gives -inf, values below -1 give null."""
     data, valid = numbers(values)
-    return finite(from_numbers(_map_numbers(data, lambda each: _log1p(each, dtype)), valid))
+    out = _map_numbers(data, lambda each: _log1p(each, dtype))
+    return from_numbers(out, _exclude_nan(out, valid))
 
 
 def _log1p(data: np.ndarray, dtype: pa.DataType) -> np.ndarray:
@@ -172,7 +188,7 @@ def _log1p(data: np.ndarray, dtype: pa.DataType) -> np.ndarray:
 
 def _map_numbers(data: np.ndarray, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Apply `work` to each number; of integers of a small range only to all integers of the range."""
-    if data.dtype.kind in "iu" and len(data):
+    if data.dtype.kind in "iu" and len(data) >= ROWS_PER_RESULT:
         low = int(data.min())
         high = int(data.max())
         if high - low < len(data) // ROWS_PER_RESULT:
@@ -287,17 +303,16 @@ def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     """Split each text and return its first `parts` parts; missing parts are null."""
     arrow = array(values)
-    encoded = pa.types.is_dictionary(arrow.type)
-    strings = arrow.dictionary if encoded else arrow
+    strings = arrow.dictionary if pa.types.is_dictionary(arrow.type) else arrow
     lists = array(pc.split_pattern(strings, sep))
-    valid = pc.is_valid(strings)
-
-    def part(number: int) -> Column:
-        sliced = array(pc.list_slice(lists, number, number + 1, return_fixed_size_list=True))
-        texts = pc.if_else(valid, sliced.values.slice(sliced.offset, len(sliced)), pa.scalar(None, pa.string()))
-        return on_dictionary(values, lambda _strings: texts)  # `texts` were computed from these strings
-
-    return [part(number) for number in range(parts)]
+    offsets = raw(lists.offsets)  # of a null, the list has no parts
+    number = np.arange(parts)[:, np.newaxis]
+    missing = number >= np.diff(offsets)
+    places = np.where(missing, 0, offsets[:-1] + number)
+    texts = lists.values.take(pa.array(places.ravel(), mask=missing.ravel()))
+    rows = len(strings)
+    each = [texts.slice(number * rows, rows) for number in range(parts)]
+    return [on_dictionary(values, lambda _strings, part=part: part) for part in each]
 
 
 def to_time(values: Column) -> pa.Array:
@@ -328,7 +343,11 @@ def date_part(values: Column, part: str) -> Column:
 
     `part` is hour, minute, second, weekday (Monday 0), day, month, year or dayofyear.
     """
-    return column(pc.cast(PARTS[part](to_time(values)), pa.int16()))
+    found = PARTS[part](to_time(values))
+    if part == "year":
+        return column(pc.cast(found, pa.int16()))  # of times in seconds there are years beyond int16
+    data, valid = numbers(found)
+    return from_numbers(data.astype(np.int16), valid)
 
 
 def adopt(result: object) -> Column:

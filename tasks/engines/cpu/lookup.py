@@ -21,6 +21,9 @@ from tasks.engines.types import Array
 MAX_DENSE_RANGE = 1 << 22  # integers of a range up to this get a table with an entry per integer
 MAX_ARROW_STRINGS = 1 << 12  # for up to this many strings Arrow builds a table per call faster than we hash all values
 FEW_STRINGS = 64  # wanted strings up to this many, those of a request, are looked up one by one
+FEW_KEYS = 32  # wanted keys up to this many are looked up one by one: NumPy's calls for a batch cost as much
+HASH_MULTIPLIER = 0x9FB21C651E98DF25
+UNSIGNED = (1 << 64) - 1  # the bits of a key as those of an unsigned number
 BATCH = 1 << 17  # keys that the hash table inserts or looks up at once
 SAMPLE = 1 << 14  # wanted keys that show whether most of them are absent, and whether they ascend
 FILTERED_SIZES = range(1 << 20, 1 << 26)  # slots of tables that do not fit into the cache while their filter does
@@ -292,7 +295,7 @@ class HashTable:
 
     def _first_slots(self, keys: np.ndarray, extra_bits: int = 0) -> np.ndarray:
         mixed = keys.view(np.uint64)
-        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9FB21C651E98DF25)
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(HASH_MULTIPLIER)
         return (mixed >> (self.shift - np.uint64(extra_bits))).view(np.int64)
 
     @cached_property
@@ -337,6 +340,8 @@ class HashTable:
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """Find the place of each of the wanted keys, int64; -1 for a key that is not in the table."""
+        if len(wanted) <= FEW_KEYS:
+            return np.array([self._find_one(key) for key in wanted.tolist()], dtype=np.int64)
         out = np.full(len(wanted), -1, dtype=np.int64)
         wanted = np.ascontiguousarray(wanted)
         if not len(self.keys):
@@ -348,6 +353,17 @@ class HashTable:
         if not edges:
             self._find_filtered(wanted, out)
         return out
+
+    def _find_one(self, key: int) -> int:
+        """Find the place of one key, by the same slots as `_probe`."""
+        bits = key & UNSIGNED
+        mixed = ((bits ^ (bits >> 32)) * HASH_MULTIPLIER) & UNSIGNED
+        slot = mixed >> int(self.shift)
+        while (place := self.slots.item(slot)) >= 0:
+            if self.keys.item(place) == key:
+                return place
+            slot = (slot + 1) & int(self.mask)
+        return -1
 
     def _find_ascending(self, wanted: np.ndarray, out: np.ndarray) -> None:
         """Find strictly ascending wanted keys: the table's keys within their range are searched among them.

@@ -133,23 +133,23 @@ def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | 
     return engine_of(frame[condition.columns[0]]).xp.flatnonzero(true_mask(condition, frame, failed))
 
 
-def schema_of(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> Schema:
-    """The schema of the columns of a frame: their own types, but dates for columns that are dates in `dates`."""
+def list_types(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> dict[str, pa.DataType]:
+    """List the types of the columns of a frame: their own, but dates for columns that are dates in `dates`."""
     types = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
-    dates = dates or {}
-    for name in types:
+    for name in types if dates else ():
         if name in dates and dates[name].dtype == pa.date32():
             types[name] = pa.date32()
-    return Schema(Column(name, dtype) for name, dtype in types.items())
+    return types
 
 
 def _steps(expression: Expression, columns: Mapping[str, Any], schema: Schema | None) -> Typed:
     """The typed steps for the columns of a frame."""
-    known = schema_of({name: columns[name] for name in columns if name in expression.columns} or columns, schema)
-    types = tuple((name, column.dtype) for name, column in known.items())
-    if types not in expression.typed:
-        expression.typed[types] = type_expression(expression, known)
-    return expression.typed[types]
+    used = {name: columns[name] for name in columns if name in expression.columns} or columns
+    types = list_types(used, schema)
+    key = tuple(types.items())
+    if key not in expression.typed:
+        expression.typed[key] = type_expression(expression, Schema(Column(*column) for column in key))
+    return expression.typed[key]
 
 
 def _answer(

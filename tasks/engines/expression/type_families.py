@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pyarrow as pa
 
 from tasks.core.dtypes import is_list
@@ -14,6 +16,7 @@ STRING = pa.string()
 NANOSECONDS = {"day": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
+@lru_cache(maxsize=4096)
 def family(dtype: pa.DataType) -> str:
     """The family of a type, by which the rules decide: bool, int, float, string, time, decimal, list, none or other."""
     if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):

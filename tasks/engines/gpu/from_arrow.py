@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import cupy
 import numpy as np
 import pyarrow as pa
 import pylibcudf as plc
 
+from tasks.engines.algorithms.arrow_arrays import columns_by_name
 from tasks.engines.gpu.columns import Column, column, device, finite, from_numbers, rebuilt
 from tasks.engines.gpu.kernels import pinned_copies
 
 
-def from_arrow(table: pa.Table) -> dict[str, Column]:
-    return {name: _of_chunks(values) for name, values in zip(table.column_names, table.columns, strict=True)}
+def from_arrow(table: pa.Table | Mapping[str, pa.ChunkedArray]) -> dict[str, Column]:
+    return {name: _of_chunks(values) for name, values in columns_by_name(table).items()}
 
 
 def _of_chunks(values: pa.ChunkedArray) -> Column:

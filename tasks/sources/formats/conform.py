@@ -45,7 +45,7 @@ def conform(table: pa.Table, schema: pa.Schema, plain: Collection[str] = ()) -> 
     """
     check_storable(schema)
     left = {name for name in plain if table.schema.field(name).type == schema.field(name).type == pa.string()}
-    columns = {f.name: table.column(f.name) if f.name in left else _fitting(table.column(f.name), f) for f in schema}
+    columns = {f.name: table.column(f.name) if f.name in left else fit_column(table.column(f.name), f) for f in schema}
     if not columns:
         return table.select([])
     types = [(f.name, f.type if f.name in left else to_carried_type(f.type)) for f in schema]
@@ -60,13 +60,23 @@ def concatenate_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Tabl
 
 
 def with_distinct_values(table: pa.Table) -> pa.Table:
-    """The table with each value once in its dictionaries, and null in none. Arrow allows both in what others made; a
-    place in the dictionary would then be taken for a value."""
+    """The table with each value once in its dictionaries, and null in none."""
     for number, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type) and not all(map(_is_distinct, table.column(number).chunks)):
-            chunks = [chunk.dictionary_decode() for chunk in table.column(number).chunks]
-            table = table.set_column(number, field.name, pa.chunked_array(chunks))
+        column = table.column(number)
+        decoded = decode_repeated_values(column)
+        if decoded is not column:
+            table = table.set_column(number, field.name, decoded)
     return table
+
+
+def decode_repeated_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decode dictionaries that hold a value twice, or null; leave all other columns as they are.
+
+    Arrow allows both in what others made. A place in the dictionary would then be taken for a value.
+    """
+    if not pa.types.is_dictionary(column.type) or all(map(_is_distinct, column.chunks)):
+        return column
+    return pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks])
 
 
 def _is_distinct(values: pa.DictionaryArray) -> bool:
@@ -75,7 +85,8 @@ def _is_distinct(values: pa.DictionaryArray) -> bool:
     return not known.null_count and len(known) <= len(values) and len(known.unique()) == len(known)
 
 
-def _fitting(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+def fit_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """The column in the type that tables carry for the field's; a MisfitError names the field."""
     try:
         return conform_column(column, field.type)
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -112,8 +123,15 @@ def check_whole(values: pa.Array | pa.ChunkedArray) -> None:
         raise pa.ArrowInvalid(f"{ends}: a float beyond 2^53 may stand for several whole numbers")
 
 
+def is_carried(here: pa.DataType, dtype: pa.DataType) -> bool:
+    """Whether tables carry each column of the type `here` as it is for `dtype`: `conform_column` then does nothing."""
+    return here == to_carried_type(dtype) and here != STRINGS and not pa.types.is_floating(leaf_type(here))
+
+
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
+    if is_carried(column.type, dtype):
+        return column
     target = to_carried_type(dtype)
     here = plain_type(column.type)
     if kind_of(here) == "time" and (kind_of(dtype) == "number" or (pa.types.is_duration(here) and target == STRINGS)):
@@ -144,7 +162,8 @@ def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArr
 
 def with_fields(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """The table with columns of those names that are paths of fields of its structs; other names are passed over."""
-    missing = [name for name in names if name not in table.column_names]
+    present = {*table.column_names}
+    missing = [name for name in names if name not in present]
     if not missing:
         return table
     schema = Schema.from_arrow(table.schema)

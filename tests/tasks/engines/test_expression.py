@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tasks.core.schema import Column, Schema
 from tasks.engines.convert.gpu_types import lacks_zone
 from tasks.engines.expression import interpreter as evaluation
-from tasks.engines.expression.interpreter import filter_mask, schema_of
+from tasks.engines.expression.interpreter import filter_mask, list_types
 from tasks.engines.expression.syntax import Expression, parse
 from tasks.engines.expression.typing import dtype_of
 from tasks.errors import DataError, JobError
@@ -566,7 +566,7 @@ def test_a_missing_column_is_named(engine):
 
 def test_the_schema_of_a_frame(engine):
     frame = {"a": make_column([1], "int8", engine), "b": make_column(["x"], "string", engine)}
-    assert {name: column.dtype for name, column in schema_of(frame).items()} == {"a": pa.int8(), "b": pa.string()}
+    assert list_types(frame) == {"a": pa.int8(), "b": pa.string()}
 
 
 # The rule once more, one row at a time, in plain Python.
