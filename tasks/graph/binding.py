@@ -68,6 +68,7 @@ class Bound:
         self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}
         self._bind_all()
         self._settle_depths()
+        self.origins = {place: self.origin(*place) for place in self.origins}  # found in one step from now on
         self.space = self._find_common_space([self.origin(*t) for t in self.targets])
 
     @cached_property

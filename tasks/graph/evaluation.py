@@ -24,6 +24,8 @@ from tasks.ops.base import Array, Columns, Context, Series
 from tasks.ops.user_code import users_code
 from tasks.storage.files_being_read import RAN, note_activity
 
+NO_NOTE = nullcontext()
+
 
 class Evaluation:
     """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed."""
@@ -40,7 +42,9 @@ class Evaluation:
     ) -> None:
         # (the options that say where the user's function that runs is noted, a description of its rows)
         self.activity = activity
-        context = replace(context, rules=state.rules)
+        # The steps of an evaluation run one after another, and count in the same context.
+        met = None if context.met is None else Counter[str]()
+        context = replace(context, rules=state.rules, failed=Counter(), met=met)
         self.bound = bound
         self.state = state
         self.context = context
@@ -87,17 +91,21 @@ class Evaluation:
         return columns if step.op.is_built_in else {name: user_column(c) for name, c in columns.items()}
 
     def context_of(self, step: Step) -> Context:
-        """Return the context of the rows of a step's outputs; an operator of users has kernels that make Series."""
-        return self._in_kernels_of(step, self.contexts[step.space])
+        """Return the context of the rows of a step's outputs, with counts of its own; an operator of users has kernels
+        that make Series."""
+        context = self._in_kernels_of(step, self.contexts[step.space])
+        return replace(context, failed=Counter(), met=None if context.met is None else Counter())
 
     def _in_kernels_of(self, step: Step, context: Context) -> Context:
         return context if step.op.is_built_in else replace(context, engine=user_kernels(context.engine))
 
     def note_users_code(self, step: Step) -> AbstractContextManager[None]:
         """Keep a note on disk while code of a user runs: it may end the process."""
+        if self.activity is None:
+            return NO_NOTE
         called = users_code(step.op)
-        if called is None or self.activity is None:
-            return nullcontext()
+        if called is None:
+            return NO_NOTE
         options, rows = self.activity
         return note_activity(options, f"{RAN}{called} ({describe_step(step)}) on {rows}")
 
@@ -119,10 +127,10 @@ class Evaluation:
                     out, after = step.op.regroup(inputs, step.unit, before)
                 self.contexts[step.space] = replace(_check_own_rows(after, before, step), engine=engine)
             else:
-                context = self._with_new_counts(self.context_of(step))
+                context = self._in_kernels_of(step, self.contexts[step.space])
                 with self.note_users_code(step):
                     out = step.op.apply(inputs, step.unit, fitted, context)
-                self._note_counts(step, context)
+                self._move_counts(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
             raise explain_error(error, step, self.describe_place(step)) from error
@@ -143,19 +151,19 @@ class Evaluation:
                 )
             self.computed[step.node, column.name] = self._cast_to_promised_type(column_values, column.dtype, step)
 
-    def _with_new_counts(self, context: Context) -> Context:
-        return replace(context, failed=Counter(), met=None if context.met is None else Counter())
-
-    def _note_counts(self, step: Step, context: Context) -> None:
-        """Note the failed casts of a step, and what it counted.
+    def _move_counts(self, step: Step, context: Context) -> None:
+        """Move the failed casts of a step, and what it counted, out of the context, which the next step counts in.
 
         A step may run again, on the rows that filters keep. A cast that fails both times is counted once.
         """
-        for text, rows in context.failed.items():
-            key = describe_step(step), text
-            self.failed[key] = max(rows, self.failed.get(key, 0))
+        if context.failed:
+            for text, rows in context.failed.items():
+                key = describe_step(step), text
+                self.failed[key] = max(rows, self.failed.get(key, 0))
+            context.failed.clear()
         if context.met:
             self.met[step.key] = dict(context.met)
+            context.met.clear()
 
     def _find_kept_rows(self, filters: Sequence[Step]) -> Any:
         """Find the places of the rows that all these filters of the same rows keep; None if they keep every row."""
@@ -164,10 +172,10 @@ class Evaluation:
         for step in filters:
             try:
                 inputs = self.inputs(step, fitting=False)
-                context = self._with_new_counts(self._in_kernels_of(step, self.contexts[step.within]))
+                context = self._in_kernels_of(step, self.contexts[step.within])
                 with self.note_users_code(step):
                     mask_of_step = step.op.keep(inputs, step.unit, context)
-                self._note_counts(step, context)
+                self._move_counts(step, context)
             except Exception as error:
                 raise explain_error(error, step, self.describe_place(step)) from error
             mask = mask_of_step if mask is None else mask & mask_of_step

@@ -164,15 +164,17 @@ class State:
         """Prepare the `fitted` of a step's `apply`, once per process and engine; None if the step learns nothing."""
         if not isinstance(op, Learned):
             return None
+        place = key, engine.NAME
+        if place in self._prepared:  # a request does not wait for the lock
+            return self._prepared[place]
         with self._lock:
-            if (key, engine.NAME) not in self._prepared:
+            if place not in self._prepared:
                 whole = partial(self._prepare, key, op, engine)
                 table = self.refit_tables.get(key)
-                self._prepared[key, engine.NAME] = (
-                    whole() if table is None else op.prepare_refit(table, self.values[key], whole, engine)
-                )
+                prepared = whole() if table is None else op.prepare_refit(table, self.values[key], whole, engine)
                 engines.synchronize()
-            return self._prepared[key, engine.NAME]
+                self._prepared[place] = prepared  # only now: other threads read without the lock
+            return self._prepared[place]
 
     def _prepare(self, key: str, op: Learned, engine: Kernels) -> object:
         fitted = self.check_table(key)

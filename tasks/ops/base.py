@@ -229,7 +229,7 @@ class Operator(BaseModel):
     @property
     def may_make_nan(self) -> bool:
         """Whether outputs are searched for NaN, which becomes null; always true for a class of the user's."""
-        return self.makes_nan or not _built_in(type(self))
+        return self.makes_nan or not self.is_built_in
 
     @property
     def shared_outputs(self) -> frozenset[str]:

@@ -467,8 +467,8 @@ class TestReport:
         names = [f"x{j}" for j in range(8)]
         nodes = (names[:2] >> ops.PCA(2)) + (names >> ops.PairwiseRegression("x8"))
         workflow = Workflow(nodes).fit(Dataset(table, engine=engine))
-        workflow.transform(table)
-        tables = collect_report_tables(workflow._bound.learned, workflow.state.values)
+        bound = Bound(workflow.final, workflow.schema, workflow.state.values)
+        tables = collect_report_tables(bound.learned, workflow.state.values)
         assert {title: len(rows) for title, rows in tables.items()} == {
             "PCA of x0, x1": 2,
             "PairwiseRegression of x0 .. x7 (8 columns)": 20,
