@@ -7,19 +7,15 @@ import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from datetime import date
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
-
-import pyarrow as pa
 
 from tasks.cluster.current import using
 from tasks.cluster.dask_frames import dask_frame
 from tasks.core.nvtabular import KnownFromNVTabular, of_parameter
 from tasks.core.plan import Plan
-from tasks.core.schema import ROW, Column, Schema, Tags, embeddings_of
+from tasks.core.schema import ROW, Schema, Tags, embeddings_of
 from tasks.core.settings import Output, Run, make_section
 from tasks.dataset import Dataset
 from tasks.engines.convert.libraries import library, resolve_engine
@@ -41,7 +37,7 @@ from tasks.manifest import Manifest
 from tasks.shuffle.group_by_keys import check_runs, keys_of
 from tasks.sources.frames import frame_here
 from tasks.stages.without_prefect import Origin, write_transformed
-from tasks.workflow.given_frames import decode_ids, list_wider_numbers, open_columns, transform_table
+from tasks.workflow.given_frames import FrameTransform, decode_ids
 from tasks.workflow.learning import learn_rows, make_base, warn_of_failed_casts
 from tasks.workflow.partitions import frame_of, transform_partition
 from tasks.workflow.saving import load_workflow, save_workflow
@@ -87,9 +83,7 @@ class Workflow(KnownFromNVTabular):
         self.schema: Schema | None = None
         self.state: State | None = None
         self.reading: dict[str, Any] = {}  # how the source was read that it was fitted on
-        self._bound: Bound | None = None
-        self._bound_without: dict[frozenset[str], tuple[Bound, list[str]]] = {}  # by the columns that frames lack
-        self._bound_wider: dict[tuple[Any, ...], Bound] = {}  # by the columns that frames have in wider types
+        self._frame_transform: FrameTransform | None = None  # with what was learned; made for the first frame
         self._logged_targets: list[list[str]] = []  # the targets that were logged as left out
 
     def __repr__(self) -> str:
@@ -98,7 +92,8 @@ class Workflow(KnownFromNVTabular):
         return f"Workflow(operators={reprlib.repr(operators)}, {columns})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"client": None}  # a client belongs to its process
+        # a client belongs to its process; what was prepared for frames is made again
+        return self.__dict__ | {"client": None, "_frame_transform": None}
 
     # learning
 
@@ -213,11 +208,8 @@ class Workflow(KnownFromNVTabular):
 
     def _forget_bound(self) -> None:
         """Forget what was prepared for frames with what was learned before."""
-        self._bound = None
-        self._bound_without = {}
+        self._frame_transform = None
         self._logged_targets = []
-        self._bound_wider = {}
-        self.__dict__.pop("_needed", None)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -300,50 +292,15 @@ class Workflow(KnownFromNVTabular):
 
     def _transform_frame(self, data: F) -> F:
         state = self._require_state()
-        schema = self.schema
-        assert schema is not None
-        if self._bound is None:
-            self._bound = Bound(self.final, schema, state.values)
-        bound = self._bound
-        needed = self._needed
-        roots = {root for name in needed if (root := schema.root(name))}
-        frame = open_columns(data, needed, roots)
-        table = frame.table
-        if not {*needed} <= {*table.column_names}:
-            bound, needed = self._bound_to(data, table, frozenset(needed) - {*table.column_names})
-            table = table.select(needed)
-        bound = self._in_wider_types(bound, table)
-        return transform_table(replace(frame, table=table), bound, state, needed)
-
-    def _in_wider_types(self, bound: Bound, table: pa.Table) -> Bound:
-        """The graph bound to the wider types of numbers that columns of a frame have, where it takes them."""
-        wide = list_wider_numbers(bound, table)
-        if not wide:
-            return bound
-        key = (id(bound), *wide.items())
-        if key not in self._bound_wider:
-            taken = bound.taking_wider(wide, training=False)
-            columns = [replace(c, dtype=wide[c.name]) if c.name in taken else c for c in bound.source.columns]
-            self._bound_wider[key] = Bound(bound.final, Schema(columns), bound.fitted)
-        return self._bound_wider[key]
-
-    def _bound_to(self, data: object, table: pa.Table, missing: frozenset[str]) -> tuple[Bound, list[str]]:
-        """The graph without the targets that need a column which a frame does not have, and the columns that it needs;
-        a DataError where anything else needs one."""
-        if missing not in self._bound_without:
-            columns = table.column_names if isinstance(data, pa.Table) else getattr(data, "columns", table.column_names)
-            others = (str(name) for name in columns if str(name) not in table.column_names)
-            there = Schema([*Schema.from_arrow(table.schema).columns, *(Column(name, pa.string()) for name in others)])
-            left_out = self._list_missing_targets(there, "the frame")
-            fitted = self._fitted_columns
-            bound = Bound(remove_outputs(self.final, fitted, fitted, left_out)[0], fitted, self._require_state().values)
-            self._bound_without[missing] = bound, list_needed_columns(bound)
-        return self._bound_without[missing]
-
-    @cached_property
-    def _needed(self) -> list[str]:
-        assert self._bound is not None
-        return list_needed_columns(self._bound)
+        frames = self._frame_transform
+        if frames is None:
+            assert self.schema is not None
+            frames = FrameTransform(
+                self.final, self.schema, state, lambda there: self._list_missing_targets(there, "the frame")
+            )
+            self._frame_transform = frames
+        frame: F = frames.transform(data)
+        return frame
 
     def inverse(self, data: F) -> F:
         """Turn ids into the values that Categorify coded, in a frame of output columns; other columns stay.
