@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import accumulate
 
 import pyarrow as pa
@@ -56,6 +57,7 @@ def list_field_paths(dtype: pa.DataType, root: str) -> list[str]:
     return paths
 
 
+@lru_cache(maxsize=4096)
 def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
 

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 Frame = dict[str, Series]
 
 
+@functools.cache
 def _cpu() -> Engine[pa.Array | pd.Series, Array, pa.Table]:
     from tasks.engines import cpu
 
     return cpu
 
 
+@functools.cache
 def _gpu() -> Engine[cudf.Series, Array, cudf.DataFrame]:
     from tasks.engines import gpu
 

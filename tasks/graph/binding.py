@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from tasks.core.dtypes import is_list
 from tasks.core.schema import Column, Schema, Tags, check_names, to_output_type
 from tasks.errors import JobError, RowmillError, near
 from tasks.graph.node import Node, title, topological
@@ -24,7 +25,8 @@ class Step:
     """An operator on one unit of columns in the bound graph.
 
     `inputs` and `fit_inputs` are the places of the columns that it takes to apply and to learn, by the names under
-    which it takes them.
+    which it takes them. `origins` and `fit_origins` are the columns of steps or of the source behind them
+    (`Bound.origin`).
     """
 
     key: str
@@ -33,14 +35,24 @@ class Step:
     unit: Unit
     inputs: Mapping[str, tuple[int, str]]
     fit_inputs: Mapping[str, tuple[int, str]]
+    origins: Mapping[str, tuple[int, str]]
+    fit_origins: Mapping[str, tuple[int, str]]
     outputs: tuple[Column, ...]
     depth: int  # learned steps that must be fitted before this one is applied, itself included
     within: int = SOURCE  # the rows of its inputs: those of the source, or those of the node that grouped them
 
-    @property
+    @cached_property
     def space(self) -> int:
         """The rows of its outputs: those of the source, or those of the node that grouped them."""
         return self.node if self.op.groups_rows else self.within
+
+    @cached_property
+    def may_hold_nan(self) -> frozenset[str]:
+        """The outputs that are searched for NaN, which becomes null."""
+        if not self.op.may_make_nan:
+            return frozenset()
+        types = {c.name: c.dtype.value_type if is_list(c.dtype) else c.dtype for c in self.outputs}
+        return frozenset(name for name, dtype in types.items() if pa.types.is_floating(dtype))
 
 
 @dataclass
@@ -68,7 +80,6 @@ class Bound:
         self.gone: dict[int, frozenset[str]] = {SOURCE: frozenset()}
         self._bind_all()
         self._settle_depths()
-        self.origins = {place: self.origin(*place) for place in self.origins}  # found in one step from now on
         self.space = self._find_common_space([self.origin(*t) for t in self.targets])
 
     @cached_property
@@ -86,6 +97,11 @@ class Bound:
     @property
     def targets(self) -> list[tuple[int, str]]:
         return [(len(self.nodes) - 1, name) for name in self.output]
+
+    @cached_property
+    def output_origins(self) -> dict[str, tuple[int, str]]:
+        """The columns of steps or of the source behind the output columns, by name."""
+        return {name: self.origin(place, name) for place, name in self.targets}
 
     def _bind_all(self) -> None:
         """Bind every node after its parents, in graph order as far as possible.
@@ -218,15 +234,17 @@ class Bound:
                 inputs[name] = self._find_extra_column(i, p, name) or self._raise_missing_column(name, op)
             learned_from = {name: self._find_extra_column(i, p, name) for name in op.extra_columns(fitting=True)}
             fit_inputs = {name: place for name, place in learned_from.items() if place is not None} | inputs
+            origins = {name: self.origin(*place) for name, place in inputs.items()}
+            fit_origins = {name: self.origin(*place) for name, place in fit_inputs.items()}
             known = Schema(_rename_column(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
             outputs = _make_outputs(op, unit, known, self.fitted.get(key))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
             depth = max([self.depth(*place) for place in fit_inputs.values()], default=0) + _learns_from_data(op)
-            space = self._find_common_space([self.origin(*t) for t in fit_inputs.values()], node)
+            space = self._find_common_space([*fit_origins.values()], node)
             if op.groups_rows:
                 self._grouped_from[i] = space
-            step = Step(key, i, op, unit, inputs, fit_inputs, outputs, depth, space)
+            step = Step(key, i, op, unit, inputs, fit_inputs, origins, fit_origins, outputs, depth, space)
             if not outputs and key in self.fitted:
                 self._silent.append(step)
             for column in outputs:

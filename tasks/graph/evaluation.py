@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.cluster.out_of_memory import is_out_of_memory
 from tasks.core.dtypes import is_list
+from tasks.core.schema import Column
 from tasks.core.strict_json import JsonObject
 from tasks.core.unforeseen_errors import reason
 from tasks.engines import user_column, user_kernels
@@ -24,11 +25,12 @@ from tasks.ops.base import Array, Columns, Context, Series
 from tasks.ops.user_code import users_code
 from tasks.storage.files_being_read import RAN, note_activity
 
-NO_NOTE = nullcontext()
-
 
 class Evaluation:
-    """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed."""
+    """The columns of one frame; `column(node, name)` computes a column, and the columns before it, when needed.
+
+    Steps run one after another, and each counts in the context, out of which its counts are moved.
+    """
 
     def __init__(
         self,
@@ -42,9 +44,6 @@ class Evaluation:
     ) -> None:
         # (the options that say where the user's function that runs is noted, a description of its rows)
         self.activity = activity
-        # The steps of an evaluation run one after another, and count in the same context.
-        met = None if context.met is None else Counter[str]()
-        context = replace(context, rules=state.rules, failed=Counter(), met=met)
         self.bound = bound
         self.state = state
         self.context = context
@@ -59,17 +58,23 @@ class Evaluation:
         self.computed: dict[tuple[int, str], Any] = {(SOURCE, name): column for name, column in source.items()}
 
     def column(self, node: int, name: str) -> Any:
-        origin = self.bound.origin(node, name)
-        if origin not in self.computed:
-            self._run(self.bound.steps[origin])
-        return self.computed[origin]
+        return self._compute({name: self.bound.origin(node, name)})[name]
 
     def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
-        return {name: self.column(node, name) for node, name in targets}
+        return self._compute({name: self.bound.origin(node, name) for node, name in targets})
+
+    def _compute(self, origins: Mapping[str, tuple[int, str]]) -> Columns:
+        """Compute columns of steps or of the source, by the names that they get."""
+        columns = {}
+        for name, origin in origins.items():
+            if origin not in self.computed:
+                self._run(self.bound.steps[origin])
+            columns[name] = self.computed[origin]
+        return columns
 
     def outputs(self) -> Columns:
         """Return the output columns, in the types of the schema."""
-        columns = self.columns(self.bound.targets)
+        columns = self._compute(self.bound.output_origins)
         for name, dtype in self.bound.finer.items():
             try:
                 columns[name] = self.context.engine.cast(columns[name], dtype)
@@ -84,8 +89,7 @@ class Evaluation:
 
     def inputs(self, step: Step, fitting: bool) -> Columns:
         """Return the input columns of a step; strings are decoded unless its operator takes them dictionary-encoded."""
-        origins = step.fit_inputs if fitting else step.inputs
-        columns = {name: self.column(*origin) for name, origin in origins.items()}
+        columns = self._compute(step.fit_origins if fitting else step.origins)
         if not step.op.encoded:
             columns = {name: self.context.engine.decode(c) for name, c in columns.items()}
         return columns if step.op.is_built_in else {name: user_column(c) for name, c in columns.items()}
@@ -101,11 +105,9 @@ class Evaluation:
 
     def note_users_code(self, step: Step) -> AbstractContextManager[None]:
         """Keep a note on disk while code of a user runs: it may end the process."""
-        if self.activity is None:
-            return NO_NOTE
         called = users_code(step.op)
-        if called is None:
-            return NO_NOTE
+        if called is None or self.activity is None:
+            return nullcontext()
         options, rows = self.activity
         return note_activity(options, f"{RAN}{called} ({describe_step(step)}) on {rows}")
 
@@ -127,10 +129,16 @@ class Evaluation:
                     out, after = step.op.regroup(inputs, step.unit, before)
                 self.contexts[step.space] = replace(_check_own_rows(after, before, step), engine=engine)
             else:
-                context = self._in_kernels_of(step, self.contexts[step.space])
-                with self.note_users_code(step):
+                context = self.contexts[step.space]
+                if not step.op.is_built_in:
+                    context = self._in_kernels_of(step, context)
+                if self.activity is None:
                     out = step.op.apply(inputs, step.unit, fitted, context)
-                self._move_counts(step, context)
+                else:
+                    with self.note_users_code(step):
+                        out = step.op.apply(inputs, step.unit, fitted, context)
+                if context.failed or context.met:
+                    self._move_counts(step, context)
             rows = len(self.contexts[step.space].rows)
         except Exception as error:
             raise explain_error(error, step, self.describe_place(step)) from error
@@ -149,7 +157,7 @@ class Evaluation:
                     why="an operator gives one value per row",
                     do="return a column of the same length; to remove rows use a filter",
                 )
-            self.computed[step.node, column.name] = self._cast_to_promised_type(column_values, column.dtype, step)
+            self.computed[step.node, column.name] = self._cast_to_promised_type(column_values, column, step)
 
     def _move_counts(self, step: Step, context: Context) -> None:
         """Move the failed casts of a step, and what it counted, out of the context, which the next step counts in.
@@ -228,22 +236,20 @@ class Evaluation:
     def _space_of(self, origin: tuple[int, str]) -> int:
         return SOURCE if origin[0] == SOURCE else self.bound.steps[origin].space
 
-    def _cast_to_promised_type(self, values: Series, dtype: pa.DataType, step: Step) -> Any:
+    def _cast_to_promised_type(self, values: Series, column: Column, step: Step) -> Any:
         engine = self.context.engine
         try:
-            if step.op.encoded and dtype == pa.string():
+            if step.op.encoded and column.dtype == pa.string():
                 return values
-            cast = engine.cast(values, dtype)
-            if not step.op.may_make_nan:
+            cast = engine.cast(values, column.dtype)
+            if column.name not in step.may_hold_nan:
                 return cast
-            if not is_list(dtype):
+            if not is_list(column.dtype):
                 return engine.finite(cast)
-            if not pa.types.is_floating(dtype.value_type):
-                return cast
             return engine.with_leaves(cast, engine.finite(engine.leaves(cast)))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, OverflowError) as error:
             raise DataError(
-                f"{type(step.op).__name__} of {'+'.join(step.unit)!r} made values that do not fit the type {dtype}",
+                f"{describe_step(step)} made values that do not fit the type {column.dtype}",
                 where=self.describe_place(step),
                 why=str(error),
                 do="give the operator a wider dtype",

@@ -150,6 +150,7 @@ class Work(PickledFields):
             met=met,
             origin=self._describe_row_place,
             own=rows.own,
+            rules=self.learned.rules,
         )
         frame = {name: rows.columns[name] for name in needed} if more else rows.columns
         evaluation = Evaluation(bound, frame, self.learned, context, where, noted, self._describe_activity(partition))

@@ -175,11 +175,11 @@ class Categorify(Keyed):
         engine = context.engine
         codes = lookup.find_places(columns)
         xp = engine.xp
-        wide = self.dtype == "int64" or lookup.size + self.first_id > 2**31 - 1
+        first = self.first_id
+        wide = self.dtype == "int64" or lookup.size + first > 2**31 - 1
         outside: Any = FIRST
         if self.num_buckets > 1 and any_true(codes < 0):
             outside = FIRST + (context.hashes(columns) % xp.uint32(self.num_buckets)).astype(xp.int64)
-        first = self.first_id
         null = engine.null_rows(columns)
         dtype = xp.int64 if wide else xp.int32
         counted = context.met is not None

@@ -107,10 +107,11 @@ class FrameTransform:
         kernels = engines.engine(engine)
         rows = table.num_rows
         columns = kernels.from_arrow(plan.take_columns(table))
-        context = Context(kernels, kernels.row_numbers(0, rows))
+        context = Context(kernels, kernels.row_numbers(0, rows), rules=self.state.rules)
         evaluation = Evaluation(plan.bound, columns, self.state, context, where=WHERE).apply_filters()
         outputs = evaluation.outputs()
-        warn(list_records(evaluation.failed))
+        if evaluation.failed:
+            warn(list_records(evaluation.failed))
         return restore(outputs, kernels, _list_places(evaluation, plan.bound, rows))
 
     @cached_property

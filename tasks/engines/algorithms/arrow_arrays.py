@@ -34,11 +34,10 @@ def raw(values: pa.Array) -> np.ndarray:
 
     Not copied, but for booleans and decimals. What stands in the place of a null is any number.
     """
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    elif pa.types.is_decimal(values.type):
-        values = decimal_floats(values)
     stored = _get_stored_dtype(values.type)
+    if stored is None:
+        values = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else decimal_floats(values)
+        stored = np.dtype(values.type.to_pandas_dtype())
     rows = len(values)
     buffer = values.buffers()[1]
     if buffer is None or not rows:  # Arrow's casts of no values leave buffers of any size
@@ -47,9 +46,25 @@ def raw(values: pa.Array) -> np.ndarray:
 
 
 @functools.cache
-def _get_stored_dtype(dtype: pa.DataType) -> np.dtype:
-    """Return NumPy's type of the numbers that Arrow stores for a type: of times, integers."""
+def _get_stored_dtype(dtype: pa.DataType) -> np.dtype | None:
+    """Return NumPy's type of the numbers that Arrow stores for a type: of times, integers; None for booleans and
+    decimals, which are not stored as numbers of NumPy."""
+    if pa.types.is_boolean(dtype) or pa.types.is_decimal(dtype):
+        return None
     return np.dtype(to_storage_type(dtype).to_pandas_dtype())
+
+
+def find_valid_rows(values: pa.Array) -> np.ndarray | None:
+    """Which rows are not null; None if no row is."""
+    if not values.null_count:
+        return None
+    bits = values.buffers()[0]
+    if bits is None:  # an array of nulls alone has none
+        return values.is_valid().to_numpy(zero_copy_only=False)
+    first, skipped = divmod(values.offset, 8)
+    rows = skipped + len(values)
+    stored = np.frombuffer(bits, np.uint8, -(-rows // 8), first)
+    return np.unpackbits(stored, count=rows, bitorder="little")[skipped:].view(bool)
 
 
 def build(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tasks.core.dtypes import is_list as is_list_type
 from tasks.core.dtypes import plain_type
 from tasks.engines.algorithms import arrow_arrays
-from tasks.engines.algorithms.arrow_arrays import build, columns_by_name, one_array, raw
+from tasks.engines.algorithms.arrow_arrays import build, columns_by_name, find_valid_rows, one_array, raw
 from tasks.engines.algorithms.moments import Moments, power_of, within
 from tasks.engines.algorithms.separators import escapes
 from tasks.engines.algorithms.text_casts import times_of
@@ -28,6 +28,7 @@ from tasks.engines.types import Series
 
 # Kernels make Arrow arrays. What operators of users make are pandas Series with an Arrow type: `array` opens both.
 Column: TypeAlias = "pa.Array | pd.Series"
+PLAIN_TIMES = frozenset(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns"))
 ROWS_PER_RESULT = 4  # from so many rows on for each integer of a range, results are looked up and not computed
 
 
@@ -58,7 +59,7 @@ def user_frame(frame: dict[str, Column]) -> pd.DataFrame:
 def decode(values: Column) -> Column:
     """Remove the dictionary encoding of a column."""
     arrow = array(values)
-    return column(arrow.dictionary_decode()) if pa.types.is_dictionary(arrow.type) else values
+    return column(arrow.dictionary_decode()) if isinstance(arrow, pa.DictionaryArray) else values
 
 
 def from_arrow(table: pa.Table | Mapping[str, pa.ChunkedArray]) -> dict[str, Column]:
@@ -74,7 +75,7 @@ def to_arrow(frame: dict[str, Column]) -> pa.Table:
 def host(values: Column) -> pa.Array:
     """Return the column as one Arrow array in host memory, without dictionary encoding."""
     arrow = array(values)
-    return arrow.dictionary_decode() if pa.types.is_dictionary(arrow.type) else arrow
+    return arrow.dictionary_decode() if isinstance(arrow, pa.DictionaryArray) else arrow
 
 
 def length(frame: dict[str, Column]) -> int:
@@ -85,13 +86,12 @@ def length(frame: dict[str, Column]) -> int:
 def numbers(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
     """(values, valid): the stored numbers (see `raw`), and which rows are not null; valid is None without nulls."""
     arrow = array(values)
-    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
-    return raw(arrow), valid
+    return raw(arrow), find_valid_rows(arrow)
 
 
 def from_numbers(values: np.ndarray, valid: np.ndarray | None = None, dtype: pa.DataType | None = None) -> Column:
     """Make a column of raw numbers and their validity (None: no nulls); `dtype` is by default that of the numbers."""
-    return column(build(values, valid, dtype))
+    return build(values, valid, dtype)
 
 
 def finite(values: Column) -> Column:
@@ -143,12 +143,10 @@ def fill_null(values: Column, value: object) -> Column:
         return column(pa.repeat(pa.scalar(value), len(arrow)))
     if not arrow.null_count:
         return values
-    filler = pa.scalar(value, arrow.type)
-    if not pa.types.is_integer(arrow.type):
-        return column(pc.fill_null(arrow, filler))
-    data = raw(arrow)
-    valid = arrow.is_valid().to_numpy(zero_copy_only=False)
-    return from_numbers(np.where(valid, data, data.dtype.type(filler.as_py())))
+    if not pa.types.is_integer(arrow.type) and not pa.types.is_floating(arrow.type):
+        return column(pc.fill_null(arrow, pa.scalar(value, arrow.type)))
+    data, valid = numbers(arrow)
+    return from_numbers(np.where(valid, data, data.dtype.type(value)), None, arrow.type)
 
 
 def clip(values: Column, low: float | None, high: float | None) -> Column:
@@ -249,7 +247,7 @@ def with_leaves(values: Column, new: Column) -> Column:
     bits = None
     if arrow.null_count:
         # The data of a new boolean array are validity bits without the offset that those of a slice would have.
-        bits = pa.array(arrow.is_valid().to_numpy(zero_copy_only=False)).buffers()[1]
+        bits = pa.array(find_valid_rows(arrow)).buffers()[1]
     child = array(new)
     return column(
         pa.Array.from_buffers(pa.list_(child.type), len(arrow), [bits, pa.py_buffer(offsets)], children=[child])
@@ -303,21 +301,23 @@ def join_text(columns: list[Column], sep: str, escape: bool = False) -> Column:
 def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     """Split each text and return its first `parts` parts; missing parts are null."""
     arrow = array(values)
-    strings = arrow.dictionary if pa.types.is_dictionary(arrow.type) else arrow
+    strings = arrow.dictionary if isinstance(arrow, pa.DictionaryArray) else arrow
     lists = array(pc.split_pattern(strings, sep))
     offsets = raw(lists.offsets)  # of a null, the list has no parts
     number = np.arange(parts)[:, np.newaxis]
-    missing = number >= np.diff(offsets)
+    missing = number >= offsets[1:] - offsets[:-1]
     places = np.where(missing, 0, offsets[:-1] + number)
     texts = lists.values.take(pa.array(places.ravel(), mask=missing.ravel()))
     rows = len(strings)
     each = [texts.slice(number * rows, rows) for number in range(parts)]
-    return [on_dictionary(values, lambda _strings, part=part: part) for part in each]
+    return each if strings is arrow else [on_dictionary(arrow, lambda _strings, part=part: part) for part in each]
 
 
 def to_time(values: Column) -> pa.Array:
     """Convert times, dates or ISO texts to timestamps in UTC; a text may end in UTC, Z or an offset."""
     arrow = array(values)
+    if arrow.type in PLAIN_TIMES:
+        return arrow
     if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
     if pa.types.is_date(arrow.type):

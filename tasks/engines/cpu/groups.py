@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms import exact_sums, short_strings
-from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.arrow_arrays import build, find_valid_rows, raw
 from tasks.engines.algorithms.host_tables import factorize, group_rows
 from tasks.engines.algorithms.reductions import refuse_wrapped
 from tasks.engines.convert.type_widening import widest
@@ -129,8 +129,8 @@ def _merge_short_strings(values: pa.Array, width: int, counts: np.ndarray) -> li
     The sort is a merge: the strings of most tables ascend already.
     """
     nulls = 0
-    if values.null_count:
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
+    valid = find_valid_rows(values)
+    if valid is not None:
         nulls = int(counts[~valid].sum())
         counts = counts[valid]
     numbers = short_strings.to_numbers(values, width)
@@ -171,8 +171,8 @@ def group_sums(keys: Sequence[Column], names: Sequence[str], values: dict[str, C
         arrow = array(value)
         valid_codes = codes
         data = raw(arrow)
-        if arrow.null_count:
-            valid = arrow.is_valid().to_numpy(zero_copy_only=False)
+        valid = find_valid_rows(arrow)
+        if valid is not None:
             valid_codes = codes[valid]
             data = data[valid]
         counts = np.bincount(valid_codes, minlength=groups).astype(np.int64)
@@ -192,11 +192,13 @@ def hash_rows(rows: np.ndarray, seed: int) -> np.ndarray:
 
 def null_rows(columns: Sequence[Column]) -> np.ndarray | None:
     """Which rows are null in all columns; None if a column has no nulls."""
-    arrays = [array(c) for c in columns]
-    if any(a.null_count == 0 for a in arrays):
-        return None
-    masks = [a.is_null().to_numpy(zero_copy_only=False) for a in arrays]
-    return np.logical_and.reduce(masks)
+    null = None
+    for values in columns:
+        valid = find_valid_rows(array(values))
+        if valid is None:
+            return None
+        null = ~valid if null is None else null & ~valid
+    return null
 
 
 def same_types(tables: Sequence[pa.Table]) -> list[pa.Table]:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.engines.algorithms.arrow_arrays import find_valid_rows
 from tasks.engines.cpu.columns import Column, array, column
 from tasks.errors import DataError
 
@@ -15,8 +16,7 @@ MOST = 2**31 - 1  # elements: offsets are int32
 def list_lengths(values: Column) -> tuple[np.ndarray, np.ndarray | None]:
     """Return (length of each list, int64, 0 for a null; which lists are not null, None without nulls)."""
     lists = array(values)
-    valid = None if lists.null_count == 0 else lists.is_valid().to_numpy(zero_copy_only=False)
-    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64), valid
+    return np.asarray(pc.fill_null(pc.list_value_length(lists), 0), dtype=np.int64), find_valid_rows(lists)
 
 
 def make_lists(lengths: np.ndarray, valid: np.ndarray | None, elements: Column) -> Column:

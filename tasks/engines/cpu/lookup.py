@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms import short_strings
-from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.arrow_arrays import find_valid_rows, raw
 from tasks.engines.algorithms.host_tables import plain
 from tasks.engines.cpu.columns import Column, array
 from tasks.engines.cpu.groups import to_key_bits
@@ -54,7 +54,7 @@ class Lookup:
             mixed = numbers * np.int64(column.distinct) + column.find_places(key)
             mixture = _OneColumn(pa.array(np.unique(mixed)))
             self.mixtures.append((column.distinct, mixture))
-            numbers = mixture.find_places(pa.array(mixed))
+            numbers = mixture.find_bits(mixed)
         self.place_of_number = np.empty(self.size, dtype=np.int64)
         self.place_of_number[numbers] = np.arange(self.size)
 
@@ -68,7 +68,7 @@ class Lookup:
         for (distinct, mixture), column, values in zip(self.mixtures, self.columns[1:], columns[1:], strict=True):
             places = column.find_places(array(values))
             mixed = np.where((numbers < 0) | (places < 0), -1, numbers * np.int64(distinct) + places)
-            numbers = mixture.find_places(pa.array(mixed))
+            numbers = mixture.find_bits(mixed)
         return np.where(numbers < 0, -1, self.place_of_number[numbers])
 
 
@@ -85,7 +85,7 @@ def vocabulary_ids(
     for start in range(0, len(places), CACHED_ROWS):
         part = ids[start : start + CACHED_ROWS]
         part[...] = places[start : start + CACHED_ROWS]
-        if part.min() < 0:
+        if np.minimum.reduce(part) < 0:
             absent += int(np.count_nonzero(part < 0))
         part += first
     is_next = isinstance(outside, int) and outside == first - 1  # what place -1 has become
@@ -125,28 +125,28 @@ class _OneColumn:
 
     def find_places(self, values: pa.Array) -> np.ndarray:
         """Find the place of each value among the keys, int64 or int32; -1 for a value that is not a key."""
-        if pa.types.is_dictionary(values.type):
+        if isinstance(values, pa.DictionaryArray):
             return self._find_encoded(values)
         places = self._find_numbers(values) if self.strings is None else self.strings.find_places(values)
-        if values.null_count:
-            places = np.where(values.is_valid().to_numpy(zero_copy_only=False), places, self.null)
-        return places
+        valid = find_valid_rows(values)
+        return places if valid is None else np.where(valid, places, self.null)
 
     def _find_encoded(self, values: pa.Array) -> np.ndarray:
         place_of_index = np.append(self.find_places(values.dictionary), self.null)
         if self.distinct < 1 << 31:
             place_of_index = place_of_index.astype(np.int32)  # rows are taken in half the time
         indices = raw(values.indices)
-        if values.null_count:
-            indices = np.where(values.is_valid().to_numpy(zero_copy_only=False), indices, len(place_of_index) - 1)
+        valid = find_valid_rows(values)
+        if valid is not None:
+            indices = np.where(valid, indices, len(place_of_index) - 1)
         return place_of_index.take(indices)
 
     def _find_numbers(self, values: pa.Array) -> np.ndarray:
+        if values.type == self.type:
+            return self.find_bits(to_key_bits(values))
         if not _is_number(values.type):
             raise TypeError(f"values of type {values.type} where the vocabulary holds {self.type}")
-        if values.type != self.type:
-            return self._find_numbers_of_other_type(values)
-        return self._find_bits(to_key_bits(values))
+        return self._find_numbers_of_other_type(values)
 
     def _find_numbers_of_other_type(self, values: pa.Array) -> np.ndarray:
         """Find numbers of another type; a number that the type of the vocabulary cannot hold exactly is not in it."""
@@ -156,9 +156,10 @@ class _OneColumn:
         bits = to_key_bits(converted)
         if (values.type == pa.uint64()) != (self.type == pa.uint64()) and not pa.types.is_floating(self.type):
             exact = exact & (bits >= 0)  # equal bits are different numbers
-        return np.where(exact, self._find_bits(bits), -1)
+        return np.where(exact, self.find_bits(bits), -1)
 
-    def _find_bits(self, bits: np.ndarray) -> np.ndarray:
+    def find_bits(self, bits: np.ndarray) -> np.ndarray:
+        """Find the place of each number among the keys, by their int64 bits; -1 for one that is not a key."""
         assert self.numbers is not None  # it is for keys that are numbers
         places = self.numbers.find(bits)
         return places if self.places is None else np.where(places < 0, -1, self.places.take(places))
@@ -230,10 +231,11 @@ class _Strings:
             places = _index_in(pa.array(wanted), pa.array(self.numbers))
         else:
             places = self.number_table.find(wanted.view(np.int64))
-        if not values.null_count:
+        valid = find_valid_rows(values)
+        if valid is None:
             return places
         places_by_row = np.full(len(values), -1, dtype=np.int64)
-        places_by_row[values.is_valid().to_numpy(zero_copy_only=False)] = places
+        places_by_row[valid] = places
         return places_by_row
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.engines.algorithms.arrow_arrays import build, raw
+from tasks.engines.algorithms.arrow_arrays import build, find_valid_rows, raw
 from tasks.engines.algorithms.protocol import Name
 from tasks.engines.cpu.columns import Column, array, column
 
@@ -162,9 +162,9 @@ def _take(values: pa.Array, index: np.ndarray) -> pa.Array:
     plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_temporal(values.type)
     if not plain or pa.types.is_float16(values.type) or not len(values):
         return values.take(pa.array(index))
-    valid = None
-    if values.null_count:
-        valid = values.is_valid().to_numpy(zero_copy_only=False).take(index, mode="clip")
+    valid = find_valid_rows(values)
+    if valid is not None:
+        valid = valid.take(index, mode="clip")
     return build(raw(values).take(index, mode="clip"), valid, values.type)
 
 

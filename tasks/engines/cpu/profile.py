@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.engines.algorithms import column_sketch as sketches
-from tasks.engines.algorithms.arrow_arrays import raw
+from tasks.engines.algorithms.arrow_arrays import find_valid_rows, raw
 from tasks.engines.algorithms.column_sketch import LeastHashes, Sketch
 from tasks.engines.algorithms.moments import Moments, merge_moments, power_of, within
 from tasks.engines.cpu.columns import Column, array, decode, is_list, leaves
@@ -40,7 +40,7 @@ def sketch_column(
     if kind in ("text", "bytes"):
         return sketch_counts(count_values([column], ["v0"]), whole=False)
     arrow = array(decode(column))
-    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
+    valid = find_valid_rows(arrow)
     stored = raw(arrow)
     if kind == "time":
         stored = canonical_bits(stored, dtype, np).view(np.int64)

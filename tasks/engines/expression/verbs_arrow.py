@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.dtypes import plain_type
+from tasks.engines.algorithms.arrow_arrays import find_valid_rows
 from tasks.engines.cpu import columns
 from tasks.engines.cpu.columns import Column
 from tasks.engines.cpu.groups import hash_columns
@@ -28,6 +29,8 @@ _COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", "
 
 def arrow_type(column: Series | pa.Array) -> pa.DataType:
     """The plain Arrow type of a column."""
+    if isinstance(column, pa.Array):
+        return plain_type(column.type)
     dtype = getattr(column, "dtype", None)
     return plain_type(dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else columns.array(column).type)
 
@@ -53,8 +56,7 @@ def from_arrow(arrow: pa.Array, dtype: pa.DataType) -> Flat:
     values = raw_values(arrow)
     if family(dtype) == "time":
         values = values.astype(np.int64, copy=False)
-    valid = None if arrow.null_count == 0 else arrow.is_valid().to_numpy(zero_copy_only=False)
-    return nan_to_null(Flat(values, valid), np)
+    return nan_to_null(Flat(values, find_valid_rows(arrow)), np)
 
 
 def to_arrow(value: Flat | Column | pa.Array, dtype: pa.DataType, rows: int) -> pa.Array:
@@ -63,12 +65,17 @@ def to_arrow(value: Flat | Column | pa.Array, dtype: pa.DataType, rows: int) -> 
         return value
     if not isinstance(value, Flat):
         return array(value)
-    values = np.broadcast_to(value.values, (rows,))
-    mask = None if value.valid is None else ~np.broadcast_to(value.valid, (rows,))
+    values = _repeat_to(rows, value.values)
+    mask = None if value.valid is None else ~_repeat_to(rows, value.valid)
     if family(dtype) == "time":
         stored = pa.int32() if pa.types.is_date32(dtype) else pa.int64()
         return pa.array(values.astype(stored.to_pandas_dtype()), mask=mask).view(dtype)
     return pa.array(values, dtype, mask=mask, from_pandas=False)
+
+
+def _repeat_to(rows: int, values: np.ndarray) -> np.ndarray:
+    """An array of one number or of `rows` numbers, with `rows` numbers."""
+    return values if len(values) == rows else np.broadcast_to(values, (rows,))
 
 
 def column(value: Flat | Column | pa.Array, dtype: pa.DataType, like: Column) -> Column:
@@ -111,7 +118,7 @@ def text_compare(verb: str, a: pa.Array | str, b: pa.Array | str) -> Flat:
 
 def text_in(a: pa.Array, items: list[str]) -> Flat:
     is_item = pc.is_in(a, value_set=pa.array(items, pa.string())).to_numpy(zero_copy_only=False)
-    return Flat(is_item, a.is_valid().to_numpy(zero_copy_only=False) if a.null_count else None)
+    return Flat(is_item, find_valid_rows(a))
 
 
 def lower(a: pa.Array) -> pa.Array:
