@@ -26,7 +26,7 @@ class Step:
 
     `inputs` and `fit_inputs` are the places of the columns that it takes to apply and to learn, by the names under
     which it takes them. `origins` and `fit_origins` are the columns of steps or of the source behind them
-    (`Bound.origin`).
+    (`Bound.origin`). `texts` are those of strings, which may be dictionary-encoded.
     """
 
     key: str
@@ -37,6 +37,7 @@ class Step:
     fit_inputs: Mapping[str, tuple[int, str]]
     origins: Mapping[str, tuple[int, str]]
     fit_origins: Mapping[str, tuple[int, str]]
+    texts: frozenset[str]
     outputs: tuple[Column, ...]
     depth: int  # learned steps that must be fitted before this one is applied, itself included
     within: int = SOURCE  # the rows of its inputs: those of the source, or those of the node that grouped them
@@ -237,6 +238,7 @@ class Bound:
             origins = {name: self.origin(*place) for name, place in inputs.items()}
             fit_origins = {name: self.origin(*place) for name, place in fit_inputs.items()}
             known = Schema(_rename_column(self.schemas[place][name], n) for n, (place, name) in fit_inputs.items())
+            texts = frozenset(name for name, column in known.items() if pa.types.is_string(column.dtype))
             outputs = _make_outputs(op, unit, known, self.fitted.get(key))
             if isinstance(op, Learned) and op.settles_schema and key in self.fitted:
                 gone |= {c.name for c in op.outputs(unit, known, None)} - {c.name for c in outputs}
@@ -244,7 +246,7 @@ class Bound:
             space = self._find_common_space([*fit_origins.values()], node)
             if op.groups_rows:
                 self._grouped_from[i] = space
-            step = Step(key, i, op, unit, inputs, fit_inputs, origins, fit_origins, outputs, depth, space)
+            step = Step(key, i, op, unit, inputs, fit_inputs, origins, fit_origins, texts, outputs, depth, space)
             if not outputs and key in self.fitted:
                 self._silent.append(step)
             for column in outputs:

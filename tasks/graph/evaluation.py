@@ -61,7 +61,7 @@ class Evaluation:
         return self._compute({name: self.bound.origin(node, name)})[name]
 
     def columns(self, targets: Iterable[tuple[int, str]]) -> Columns:
-        return self._compute({name: self.bound.origin(node, name) for node, name in targets})
+        return {name: self.column(node, name) for node, name in targets}
 
     def _compute(self, origins: Mapping[str, tuple[int, str]]) -> Columns:
         """Compute columns of steps or of the source, by the names that they get."""
@@ -90,8 +90,9 @@ class Evaluation:
     def inputs(self, step: Step, fitting: bool) -> Columns:
         """Return the input columns of a step; strings are decoded unless its operator takes them dictionary-encoded."""
         columns = self._compute(step.fit_origins if fitting else step.origins)
-        if not step.op.encoded:
-            columns = {name: self.context.engine.decode(c) for name, c in columns.items()}
+        if step.texts and not step.op.encoded:
+            for name in step.texts.intersection(columns):
+                columns[name] = self.context.engine.decode(columns[name])
         return columns if step.op.is_built_in else {name: user_column(c) for name, c in columns.items()}
 
     def context_of(self, step: Step) -> Context:

@@ -6,6 +6,8 @@ import json
 import pickle
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +342,58 @@ def test_one_row_is_served_in_milliseconds(engine: str, tmp_path: Path) -> None:
         serving.transform(one)
         seconds.append(time.process_time() - start)
     assert statistics.median(seconds) < 0.03
+
+
+def serve(engine: str, rows: int = 70) -> tuple[Workflow, pa.Table]:
+    """A fitted workflow of operators that requests meet, and a table with nulls and unknown values for it."""
+    table = pa.table(
+        {
+            "at": pa.array([None if i % 9 == 4 else i * 86_399_000_000 for i in range(rows)], pa.timestamp("us")),
+            "code": [None if i % 7 == 3 else ".".join("abcd"[: i % 5]) for i in range(rows)],
+            "user": [None if i % 8 == 5 else (i % 11 - 5) * (10**15 + 7) for i in range(rows)],
+            "count": pa.array([None if i % 6 == 1 else i - 9 for i in range(rows)], pa.int32()),
+            "price": [None if i % 5 == 2 else float("nan") if i % 10 == 8 else i - 3.5 for i in range(rows)],
+            "kind": ["buy" if i % 3 else "look" for i in range(rows)],
+        }
+    )
+    parts = ["code"] >> ops.SplitText(max_parts=3, prefix="part")
+    nodes = (
+        (["at"] >> ops.DateParts())
+        + ([parts, "user"] >> ops.Categorify(num_buckets=2))
+        + (as_node([parts, "kind"])[[("part_0", "kind")]] >> ops.TargetEncoding("price"))
+        + (["count", "price"] >> ops.FillMissing(0) >> ops.Clip(0, 50) >> ops.LogOp() >> ops.Normalize())
+        + (["kind"] >> ops.Lambda(expression="cast(_ == 'buy', 'int8')", name="bought"))
+    )
+    return Workflow(nodes).fit(Dataset(table.slice(0, rows // 2), engine=engine)), table
+
+
+def test_rows_alone_get_what_they_get_together(engine: str) -> None:
+    fitted, table = serve(engine)
+    alone = pa.concat_tables([fitted.transform(table.slice(row, 1)) for row in range(len(table))])
+    assert alone.combine_chunks().equals(fitted.transform(table))
+    assert fitted.transform(table.slice(0, 0)).equals(alone.slice(0, 0))
+
+
+def test_frames_of_many_schemas_are_served_in_turns(engine: str) -> None:
+    fitted, table = serve(engine)
+    expected = fitted.transform(table)
+    for order in list(permutations(table.column_names))[::20] * 2:
+        assert fitted.transform(table.select(order)).equals(expected)
+        with pytest.raises(DataError, match="the frame has no column 'user'"):
+            fitted.transform(table.select(order).drop(["user"]))
+    wide = table.set_column(3, "count", table["count"].cast(pa.float64()))
+    assert fitted.transform(wide).equals(expected)
+
+
+def test_threads_share_a_workflow_that_no_frame_has_met(engine: str) -> None:
+    fitted, table = serve(engine)
+    other = table.select(table.column_names[::-1])
+    pickled = pickle.dumps(fitted)
+    expected = [pickle.loads(pickled).transform(one) for one in (table.slice(5, 1), other)]  # noqa: S301
+    with ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(fitted.transform, [table.slice(5, 1), other] * 40))
+    assert results == expected * 40
+    assert len(pickle.dumps(fitted)) == len(pickled)  # what was prepared for frames stays in its process
 
 
 @pytest.mark.promise("A pandas frame comes back with Arrow types")

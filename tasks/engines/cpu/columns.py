@@ -181,7 +181,7 @@ def log1p(values: Column, dtype: pa.DataType) -> Column:
 
 def _log1p(data: np.ndarray, dtype: pa.DataType) -> np.ndarray:
     with np.errstate(all="ignore"):  # in the place of a null there may be any number
-        return np.log1p(data.astype(np.float64)).astype(dtype.to_pandas_dtype())
+        return np.log1p(data, dtype=np.float64).astype(dtype.to_pandas_dtype())
 
 
 def _map_numbers(data: np.ndarray, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -75,20 +75,20 @@ class Lookup:
 def vocabulary_ids(
     places: Array, null: Array | None, first: int, outside: int | Array, missing: int, dtype: type, counted: bool
 ) -> tuple[np.ndarray, int]:
-    """Make ids of places in a vocabulary; return (ids, number of places that are -1).
+    """Make ids of places in a vocabulary; return (ids, number of places that are -1, if they are `counted`).
 
     An id is `first` + place; `outside` (one number, or one per row) where the place is -1; `missing` where `null` is
-    true. `counted` is for the GPU, where counting costs time; here it is free.
+    true.
     """
     ids: np.ndarray = np.empty(len(places), dtype)
+    is_next = isinstance(outside, int) and outside == first - 1  # what place -1 becomes
     absent = 0
     for start in range(0, len(places), CACHED_ROWS):
         part = ids[start : start + CACHED_ROWS]
         part[...] = places[start : start + CACHED_ROWS]
-        if np.minimum.reduce(part) < 0:
+        if (counted or not is_next) and part.min() < 0:
             absent += int(np.count_nonzero(part < 0))
         part += first
-    is_next = isinstance(outside, int) and outside == first - 1  # what place -1 has become
     if absent and not is_next:
         ids = np.where(places < 0, outside, ids).astype(dtype, copy=False)
     if null is not None:

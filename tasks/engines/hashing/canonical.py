@@ -35,7 +35,8 @@ def canonical_values(array: pa.Array, whole: bool = False) -> np.ndarray:
 def raw_values(array: pa.Array) -> np.ndarray:
     """The stored numbers of a fixed-width Arrow array as numpy, not copied; nulls are any value."""
     if pa.types.is_boolean(array.type):
-        return array.fill_null(False).to_numpy(zero_copy_only=False)
+        filled = array.fill_null(False) if array.null_count else array
+        return filled.to_numpy(zero_copy_only=False)
     numpy_type = np.dtype(f"i{array.type.bit_width // 8}")
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         numpy_type = np.dtype(array.type.to_pandas_dtype())

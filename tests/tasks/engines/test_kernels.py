@@ -21,6 +21,8 @@ from tasks import engines
 from tasks.core.plan import Block, File, Partition, Piece, Plan
 from tasks.core.schema import Schema
 from tasks.core.settings import Output
+from tasks.engines import cpu
+from tasks.engines.algorithms import arrow_arrays
 from tasks.engines.algorithms.host_tables import sort_groups
 from tasks.engines.expression.interpreter import true_rows
 from tasks.engines.expression.syntax import parse
@@ -229,6 +231,17 @@ def test_clip(k):
     assert out(k, k.clip(col(k, [-5, None, 5], pa.int8()), -1, 3)) == [-1, None, 3]
     assert k.dtype(k.clip(col(k, [1.0], pa.float32()), None, 0.5)) == pa.float32()
     assert out(k, k.clip(col(k, [1.0, None, -INF]), 0.5, None)) == [1.0, None, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [pa.int8(), pa.uint64(), pa.float32(), pa.float64()])
+@pytest.mark.parametrize("limits", [(0, None), (None, 0), (1, 5)])
+def test_limits_are_those_of_arrow(dtype, limits):
+    values = [0, 1, None, 7, 3, 120] * 3
+    if pa.types.is_floating(dtype):
+        values += [-0.0, math.nan, INF, -INF, None, -1.5]
+    arrow = pa.array(values, dtype).slice(1)
+    expected = arrow_arrays.clip(arrow, *limits)
+    assert [repr(value) for value in cpu.clip(arrow, *limits).to_pylist()] == [repr(v) for v in expected.to_pylist()]
 
 
 def test_affine_and_log1p(k):
@@ -555,6 +568,16 @@ def test_hashes(k):
     assert plain(k.hash_columns([col(k, ["", "abc"])])) == [0, 0xB3DD93FA]
     pair = k.hash_columns([col(k, [10]), col(k, ["abc"])])
     assert (pair.dtype, plain(pair)) == (np.dtype("uint32"), [1978149815])
+
+
+def test_valid_rows_of_slices():
+    expected = [i % 3 != 1 for i in range(40)]
+    array = pa.array([i if valid else None for i, valid in enumerate(expected)])
+    for start, stop in itertools.combinations(range(0, 41, 4), 2):
+        assert arrow_arrays.find_valid_rows(array[start:stop]).tolist() == expected[start:stop]
+    assert arrow_arrays.find_valid_rows(array[2:4]) is None
+    assert arrow_arrays.find_valid_rows(pa.nulls(3)).tolist() == [False] * 3
+    assert arrow_arrays.find_valid_rows(array.dictionary_encode()[3:6]).tolist() == expected[3:6]
 
 
 def test_null_rows(k):

@@ -246,6 +246,15 @@ def test_dask_knows_how_large_what_is_learned_is(engine: str, tiny: None) -> Non
     assert sizeof(pieces) == pytest.approx(sizeof(chain), rel=0.05)  # slices of one table: each by what it shows
 
 
+def test_few_keys_are_found_where_many_are() -> None:
+    keys = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 5_000)
+    table = HashTable(np.append(keys, keys[:100]))
+    wanted = np.append(keys[::10], keys[::10] + 1)
+    found = table.find(wanted)
+    assert np.count_nonzero(found < 0) == 500
+    assert [table.find(wanted[row : row + 1]).item() for row in range(len(wanted))] == found.tolist()
+
+
 @pytest.mark.parametrize("rows", [1, 3, 200_000])
 def test_a_hash_table_finds_every_key_and_no_other(rows: int) -> None:
     keys = np.random.default_rng(3).permutation(rows).astype(np.int64) * np.int64(1 << 44) - 7
@@ -282,6 +291,7 @@ def test_a_large_hash_table_finds_the_same_with_and_without_a_filter(
 def test_ascending_runs_are_found_as_any_other_keys(
     monkeypatch: pytest.MonkeyPatch, keys: set[int], runs: list[set[int]], shuffled: bool
 ) -> None:
+    monkeypatch.setattr(lookup, "FEW_KEYS", 0)
     monkeypatch.setattr(lookup, "SAMPLE", 4)
     monkeypatch.setattr(lookup, "MIN_RUN", 6)
     places = {key: place for place, key in enumerate(sorted(keys, key=hash))}
