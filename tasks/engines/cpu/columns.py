@@ -306,7 +306,7 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     offsets = raw(lists.offsets)  # of a null, the list has no parts
     number = np.arange(parts)[:, np.newaxis]
     missing = number >= offsets[1:] - offsets[:-1]
-    places = np.where(missing, 0, offsets[:-1] + number)
+    places = offsets[:-1] + number
     texts = lists.values.take(pa.array(places.ravel(), mask=missing.ravel()))
     rows = len(strings)
     each = [texts.slice(number * rows, rows) for number in range(parts)]

@@ -85,10 +85,9 @@ def vocabulary_ids(
     absent = 0
     for start in range(0, len(places), CACHED_ROWS):
         part = ids[start : start + CACHED_ROWS]
-        part[...] = places[start : start + CACHED_ROWS]
-        if (counted or not is_next) and part.min() < 0:
-            absent += int(np.count_nonzero(part < 0))
-        part += first
+        np.add(places[start : start + CACHED_ROWS], first, out=part, dtype=dtype, casting="unsafe")
+        if (counted or not is_next) and part.min() < first:
+            absent += int(np.count_nonzero(part < first))
     if absent and not is_next:
         ids = np.where(places < 0, outside, ids).astype(dtype, copy=False)
     if null is not None:
