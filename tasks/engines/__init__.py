@@ -52,12 +52,12 @@ def engine(name: str) -> Kernels:
 
 def engine_of(column: object) -> Kernels:
     """The kernels of the library that the column belongs to; those of a pandas Series make Series, too."""
-    return _find_kernels(type(column))
+    return _find_kernels(type(column).__module__)
 
 
 @functools.lru_cache(maxsize=256)
-def _find_kernels(cls: type) -> Kernels:
-    library = cls.__module__.split(".")[0]
+def _find_kernels(module: str) -> Kernels:
+    library = module.split(".")[0]
     kernels = engine("cudf" if library == "cudf" else "pandas")
     return user_kernels(kernels) if library == "pandas" else kernels
 

@@ -1,12 +1,13 @@
-"""How long a loaded workflow takes for the frame of a request: the ecommerce workflow, in process, on one core.
+"""How long a loaded workflow takes for the frame of a request, by recipe, in process, on one core.
 
     python -m tests.bench.serving --out tests/bench/results/serving-cpu.json
+    python -m tests.bench.serving --recipes criteo                                  # instead of ecommerce and criteo
     python -m tests.bench.serving --before FOLDER --rounds 5 --out serving.json     # in turns with another checkout
     python -m tests.bench.serving --vocabulary 50000000 --processes 4 --out tests/bench/results/serving-mapped-cpu.json
 
-The workflow is learned from 100,000 look-alike events and saved and loaded again; the frames are other events, with the
-columns that the workflow needs. Times are wall seconds of `workflow.transform(frame)`. Each round is a process of its
-own for each checkout; figures are the medians of the rounds.
+The workflow of a recipe is learned from 100,000 rows of its sample and saved and loaded again; the frames are other
+rows, with the columns that the workflow needs. Times are wall seconds of `workflow.transform(frame)`. Each round is a
+process of its own for each checkout and recipe; figures are the medians of the rounds.
 
 With `--vocabulary`, processes load a workflow of that many distinct numbers at the same time, each with a copy of its
 own (`--copies` of them at once) and with `mapped=`, and look up the same 1,000 rows. What they hold is the sum of their
@@ -41,6 +42,7 @@ from tests.bench.record import write_record
 from tests.cost import cpu_model
 
 TARGETS = {1: 0.0005, 1_000: 0.020}  # rows -> seconds
+RECIPES = ("ecommerce", "criteo")
 ROOT = Path(__file__).parents[2]
 
 
@@ -48,6 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=600, help="calls of each kind of frame in a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
     parser.add_argument(
         "--before", type=Path, metavar="FOLDER", help="another checkout, measured in turns with this one"
     )
@@ -92,18 +95,30 @@ def main(arguments: list[str] | None = None) -> None:
 
 def measure_checkouts(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Measure this checkout, in turns with another one if it is named."""
-    learn(folder)
-    trees = {"now": ROOT, **({"before": options.before.resolve()} if options.before else {})}
+    trees = {"now": ROOT}
+    if options.before:
+        trees["before"] = options.before.resolve()
+    rounds = {recipe: measure_recipe(recipe, folder / recipe, trees, options) for recipe in options.recipes}
+    return {
+        "calls in a round": options.times,
+        "target seconds": {f"{rows} rows": seconds for rows, seconds in TARGETS.items()},
+        "seconds": {
+            recipe: {name: take_medians(runs) for name, runs in by_tree.items()} for recipe, by_tree in rounds.items()
+        },
+        "runs": rounds,
+    }
+
+
+def measure_recipe(
+    recipe: str, folder: Path, trees: dict[str, Path], options: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    """Measure the workflow of a recipe with the code of each checkout, in turns."""
+    learn(recipe, folder)
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
     for _ in range(options.rounds):
         for name, tree in trees.items():
             rounds[name].append(run_round(tree, folder, options.times))
-    return {
-        "calls in a round": options.times,
-        "target seconds": {f"{rows} rows": seconds for rows, seconds in TARGETS.items()},
-        "seconds": {name: take_medians(found) for name, found in rounds.items()},
-        "runs": rounds,
-    }
+    return rounds
 
 
 def run_round(tree: Path, folder: Path, times: int) -> dict[str, Any]:
@@ -123,15 +138,15 @@ def take_medians(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-def learn(folder: Path) -> None:
-    """Save a workflow that was learned from some events, and other events."""
+def learn(recipe: str, folder: Path) -> None:
+    """Save the workflow of a recipe that was learned from some rows, and other rows."""
     from flows.job.job import load_job
     from flows.sample import make_sample
     from tasks.dataset import Dataset
 
-    make_sample("ecommerce", folder / "train", 100_000)
-    make_sample("ecommerce", folder / "new", 20_000, seed=1)
-    job = load_job("ecommerce")
+    make_sample(recipe, folder / "train", 100_000)
+    make_sample(recipe, folder / "new", 20_000, seed=1)
+    job = load_job(recipe)
     Workflow(job.graph()).fit(Dataset(str(folder / "train"))).save(folder / "fitted")
 
 
@@ -140,20 +155,20 @@ def measure_round(folder: Path, times: int) -> dict[str, Any]:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
     workflow = Workflow.load(folder / "fitted")
-    events = pq.read_table(folder / "new").select(list(workflow.input_schema))
+    table = pq.read_table(folder / "new").select(list(workflow.input_schema))
     measured = {}
     for rows in TARGETS:
-        for kind, frame in make_frames(events.slice(0, rows)).items():
+        for kind, frame in make_frames(table.slice(0, rows)).items():
             measured[f"{rows} rows, {kind}"] = measure(workflow.transform, frame, times)
     return measured
 
 
-def make_frames(events: pa.Table) -> dict[str, Any]:
+def make_frames(table: pa.Table) -> dict[str, Any]:
     """Make of the same rows a pandas frame of numpy columns, one of Arrow columns, and an Arrow table."""
     return {
-        "pandas": events.to_pandas(),
-        "pandas on Arrow": events.to_pandas(types_mapper=pd.ArrowDtype),
-        "Arrow table": events,
+        "pandas": table.to_pandas(),
+        "pandas on Arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
+        "Arrow table": table,
     }
 
 

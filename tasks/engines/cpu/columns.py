@@ -141,11 +141,12 @@ def fill_null(values: Column, value: object) -> Column:
         return column(pc.fill_null(arrow.dictionary_decode(), value).dictionary_encode())
     if pa.types.is_null(arrow.type):
         return column(pa.repeat(pa.scalar(value), len(arrow)))
-    if not arrow.null_count:
+    valid = find_valid_rows(arrow)
+    if valid is None:
         return values
     if not pa.types.is_integer(arrow.type) and not pa.types.is_floating(arrow.type):
         return column(pc.fill_null(arrow, pa.scalar(value, arrow.type)))
-    data, valid = numbers(arrow)
+    data = raw(arrow)
     return from_numbers(np.where(valid, data, data.dtype.type(value)), None, arrow.type)
 
 
@@ -259,7 +260,11 @@ def on_dictionary(values: Column, work: Callable[[pa.Array], pa.Array]) -> Colum
     arrow = array(values)
     if not pa.types.is_dictionary(arrow.type):
         return column(work(arrow))
-    new = array(work(arrow.dictionary))
+    return _take_by_indices(array(work(arrow.dictionary)), arrow)
+
+
+def _take_by_indices(new: pa.Array, arrow: pa.DictionaryArray) -> Column:
+    """Make a column of the values that replace those of a dictionary; strings stay encoded."""
     if not pa.types.is_string(new.type):
         return column(new.take(arrow.indices))
     new = new.dictionary_encode()
@@ -310,7 +315,7 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     texts = lists.values.take(pa.array(places.ravel(), mask=missing.ravel()))
     rows = len(strings)
     each = [texts.slice(number * rows, rows) for number in range(parts)]
-    return each if strings is arrow else [on_dictionary(arrow, lambda _strings, part=part: part) for part in each]
+    return each if strings is arrow else [_take_by_indices(part, arrow) for part in each]
 
 
 def to_time(values: Column) -> pa.Array:

@@ -136,7 +136,9 @@ def true_rows(condition: Expression, frame: Mapping[str, Any], failed: Failed | 
 def list_types(columns: Mapping[str, Any], dates: Mapping[str, Column] | None = None) -> dict[str, pa.DataType]:
     """List the types of the columns of a frame: their own, but dates for columns that are dates in `dates`."""
     types = {name: engine_of(column).arrow_type(column) for name, column in columns.items()}
-    for name in types if dates else ():
+    if dates is None:
+        return types
+    for name in types:
         if name in dates and dates[name].dtype == pa.date32():
             types[name] = pa.date32()
     return types
