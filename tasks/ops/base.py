@@ -44,8 +44,8 @@ class Context:
     order: the order numbers; None where they are the row numbers, as always without `source.keys`.
     rules: the number of the rules by which values are hashed and joined (`VALUE_RULES`), that of the state.
     question: the question of this pass, for an operator that learns in several passes (`Learned.refine`).
-    failed: by expression, the number of rows that are null because a cast failed.
-    met: counts what a step meets, such as values out of its vocabulary; None if not needed.
+    failed: by expression, the number of rows that are null because a cast failed in this step.
+    met: counts what this step meets, such as values out of its vocabulary; None if not needed.
     origin: says in words where a row of the source lies, by its row number; None where only the number is known.
     own: whether each row belongs to the split of this pass. Other rows are earlier rows of a run: histories and groups
         see them, and they are not written. None where all rows belong to it.

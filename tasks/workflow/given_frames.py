@@ -33,7 +33,7 @@ from tasks.sources.formats.conform import (
 
 # A dictionary of the strings of so few rows costs more than it saves.
 FEW_ROWS = 64
-# Plans are searched one after another: to hash a schema costs as much as to compare it with all of them.
+# Plans are compared one after another: hashing a schema costs more.
 MOST_PLANS = 16
 MOST_GRAPHS = 64  # bound to other columns than those of the fit
 WHERE = "the given frame"
@@ -41,9 +41,9 @@ WHERE = "the given frame"
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """A column that a graph needs: where a table has it, and in which type the graph takes it.
+    """A column that a graph needs: its place in a table, and the type in which the graph takes it.
 
-    `is_carried`: its values are taken as they are. `is_text`: so are those of few rows.
+    `is_carried`: its values are taken as they are. `is_text`: they are strings, which are taken so where there are few.
     """
 
     place: int
@@ -64,9 +64,9 @@ class PlannedColumn:
 
 @dataclass(frozen=True)
 class FramePlan:
-    """What is known of frames before their values: by the schema of their tables, how a bound graph takes them.
+    """How a bound graph takes the columns of frames whose tables have this schema.
 
-    `has_fields`: some of the columns are fields of structs, which the table has as columns before it is read.
+    `has_fields`: some of the columns are fields of structs.
     """
 
     schema: pa.Schema

@@ -255,20 +255,10 @@ def with_leaves(values: Column, new: Column) -> Column:
     )
 
 
-def on_dictionary(values: Column, work: Callable[[pa.Array], pa.Array]) -> Column:
-    """Apply `work` to the distinct strings of a dictionary-encoded column, else to all rows; strings stay encoded."""
-    arrow = array(values)
-    if not pa.types.is_dictionary(arrow.type):
-        return column(work(arrow))
-    return _take_by_indices(array(work(arrow.dictionary)), arrow)
-
-
-def _take_by_indices(new: pa.Array, arrow: pa.DictionaryArray) -> Column:
-    """Make a column of the values that replace those of a dictionary; strings stay encoded."""
-    if not pa.types.is_string(new.type):
-        return column(new.take(arrow.indices))
-    new = new.dictionary_encode()
-    return column(pa.DictionaryArray.from_arrays(new.indices.take(arrow.indices), new.dictionary))
+def _replace_dictionary(arrow: pa.DictionaryArray, strings: pa.Array) -> pa.DictionaryArray:
+    """Replace each string of a dictionary by another one, of which several may be equal, or by null."""
+    encoded = strings.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices.take(arrow.indices), encoded.dictionary)
 
 
 def text(values: Column) -> Column:
@@ -315,7 +305,7 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
     texts = lists.values.take(pa.array(places.ravel(), mask=missing.ravel()))
     rows = len(strings)
     each = [texts.slice(number * rows, rows) for number in range(parts)]
-    return each if strings is arrow else [_take_by_indices(part, arrow) for part in each]
+    return each if strings is arrow else [_replace_dictionary(arrow, part) for part in each]
 
 
 def to_time(values: Column) -> pa.Array:
@@ -348,10 +338,10 @@ def date_part(values: Column, part: str) -> Column:
 
     `part` is hour, minute, second, weekday (Monday 0), day, month, year or dayofyear.
     """
-    found = PARTS[part](to_time(values))
+    whole = PARTS[part](to_time(values))  # int64
     if part == "year":
-        return column(pc.cast(found, pa.int16()))  # of times in seconds there are years beyond int16
-    data, valid = numbers(found)
+        return column(pc.cast(whole, pa.int16()))  # times in seconds have years beyond int16
+    data, valid = numbers(whole)
     return from_numbers(data.astype(np.int16), valid)
 
 
