@@ -130,9 +130,9 @@ def is_carried(here: pa.DataType, dtype: pa.DataType) -> bool:
 
 def conform_column(column: pa.ChunkedArray, dtype: pa.DataType) -> pa.ChunkedArray:
     """One column in the type that tables carry for `dtype`."""
-    if is_carried(column.type, dtype):
-        return column
     target = to_carried_type(dtype)
+    if column.type == target and target != STRINGS:
+        return nans_to_nulls(column)
     here = plain_type(column.type)
     if kind_of(here) == "time" and (kind_of(dtype) == "number" or (pa.types.is_duration(here) and target == STRINGS)):
         raise pa.ArrowInvalid("the number of a time depends on its unit: read it as it is, and cast it in a Lambda")
