@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import accumulate
 
 import pyarrow as pa
@@ -57,12 +56,23 @@ def list_field_paths(dtype: pa.DataType, root: str) -> list[str]:
     return paths
 
 
-@lru_cache(maxsize=4096)
+_PLAIN_IDS = frozenset(
+    dtype.id
+    for dtype in (
+        *(pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.float32(), pa.float64()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.date32(), pa.timestamp("s"), pa.duration("s"), pa.time32("s"), pa.time64("us"), pa.decimal128(1)),
+    )
+)
+
+
 def plain_type(dtype: pa.DataType) -> pa.DataType:
     """The one Arrow type that stands for all encodings of the same values: no dictionaries, views or large offsets.
 
     A UUID is its text, another extension type what it is stored as. Dates counted in milliseconds are those in days.
     """
+    if dtype.id in _PLAIN_IDS:
+        return dtype
     if isinstance(dtype, pa.BaseExtensionType):
         return pa.string() if is_uuid(dtype) else plain_type(dtype.storage_type)
     if pa.types.is_dictionary(dtype):

@@ -385,6 +385,28 @@ def test_frames_of_many_schemas_are_served_in_turns(engine: str) -> None:
     assert fitted.transform(wide).equals(expected)
 
 
+class Miles(pa.ExtensionType):
+    """A type of a user, which Python cannot hash."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.float64(), "tests.miles")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Miles)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_columns_of_types_of_users_are_what_they_are_stored_as(engine: str) -> None:
+    fitted = workflow(engine)
+    miles = pa.ExtensionArray.from_storage(Miles(), TABLE["x"].combine_chunks())
+    for table in (TABLE.set_column(0, "x", miles), TABLE.append_column("far", miles)):
+        assert fitted.transform(table).equals(fitted.transform(TABLE))
+
+
 def test_threads_share_a_workflow_that_no_frame_has_met(engine: str) -> None:
     fitted, table = serve(engine)
     other = table.select(table.column_names[::-1])

@@ -28,7 +28,6 @@ from tasks.engines.types import Series
 
 # Kernels make Arrow arrays. What operators of users make are pandas Series with an Arrow type: `array` opens both.
 Column: TypeAlias = "pa.Array | pd.Series"
-PLAIN_TIMES = frozenset(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns"))
 ROWS_PER_RESULT = 4  # from so many rows on for each integer of a range, results are looked up and not computed
 
 
@@ -311,14 +310,13 @@ def split_text(values: Column, sep: str, parts: int) -> list[Column]:
 def to_time(values: Column) -> pa.Array:
     """Convert times, dates or ISO texts to timestamps in UTC; a text may end in UTC, Z or an offset."""
     arrow = array(values)
-    if arrow.type in PLAIN_TIMES:
-        return arrow
+    if pa.types.is_timestamp(arrow.type):
+        return arrow if arrow.type.tz is None else pc.cast(arrow, pa.timestamp(arrow.type.unit))
     if plain_type(arrow.type) == pa.string():
         return array(times_of(array(decode(values)), pa.timestamp("us")))
     if pa.types.is_date(arrow.type):
         return pc.cast(arrow, pa.timestamp("us") if pa.types.is_date32(arrow.type) else pa.timestamp("ms"))
-    has_zone = pa.types.is_timestamp(arrow.type) and arrow.type.tz is not None
-    return pc.cast(arrow, pa.timestamp(arrow.type.unit)) if has_zone else arrow
+    return arrow
 
 
 PARTS = {
