@@ -411,7 +411,9 @@ class Source(Section):
         description="character encoding of a delimited text file: utf-8, utf-16, latin-1, windows-1252, "
         "gbk, shift-jis or any other text encoding of Python",
     )
-    partition_size: Bytes | None = Field(None, description="decoded bytes; 1GB, or on GPUs as their memory allows")
+    partition_size: Bytes | None = Field(
+        None, description="decoded bytes; up to 64MB, a thousandth of large data, or on GPUs as their memory allows"
+    )
     part_mem_fraction: float | None = Field(
         None,
         gt=0,

@@ -30,7 +30,7 @@ from tasks.job.source_rules import looks
 from tasks.shuffle.choice import Choice, choose, spare, spare_on_device
 from tasks.shuffle.key_ranges import exchange_of
 from tasks.shuffle.row_order import PARTLY_NEEDED, compute_number_of_files, ranges_of_file
-from tasks.sources.planning import largest_partition
+from tasks.sources.planning import partition_size
 from tasks.stages.cache_policy import is_costly
 from tasks.stages.trial import Sampled, run_trial
 from tasks.storage.atomic import existing
@@ -180,7 +180,8 @@ def _estimate_partitions_at_work(
 ) -> PartitionsAtWork:
     """Estimate the partitions that are computed at the same time; with more rows than in the plans, they are larger."""
     largest = max(partition.nbytes for plan in plans.values() for partition in plan.partitions)
-    most = largest_partition(request.source, make_sizing(request.engine, workers))
+    nbytes = max(plan.nbytes for plan in plans.values())
+    most = partition_size(request.source, int(nbytes * scale), make_sizing(request.engine, workers))
     most_partitions = max(len(plan.partitions) for plan in plans.values())
     return PartitionsAtWork(
         count=min(computing_threads(request.engine, workers), most_partitions),

@@ -146,6 +146,23 @@ def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
 
 
 @pytest.mark.parametrize(
+    ("total", "smallest", "size"),
+    [
+        (10**6, 16 * 10**6, 16 * 10**6),
+        (10**9, 16 * 10**6, 10**9 // 24),  # four for each of six threads
+        (8 * 10**9, 16 * 10**6, 64 * 10**6),
+        (8 * 10**9, 10**8, 10**8),
+        (5 * 10**11, 16 * 10**6, 5 * 10**8),  # a thousand
+        (10**13, 16 * 10**6, 10**9),
+    ],
+)
+def test_partitions_on_the_cpu_stay_small_and_are_not_too_many(total: int, smallest: int, size: int) -> None:
+    assert partition_size(Source(path="x"), total, Sizing(6, smallest)) == size
+    asked = Source(path="x", partition_size="300MB")
+    assert partition_size(asked, total, Sizing(6, smallest)) == min(max(total // 24, smallest), 3 * 10**8)
+
+
+@pytest.mark.parametrize(
     ("total", "threads", "size"),
     [(8, 1, 4), (9, 1, 3), (100, 2, 4), (7, 4, 2), (3, 1, 2)],  # 2, 4, 26 of each; not below the smallest
 )
