@@ -286,12 +286,14 @@ SMALLEST = 16 * 2**20  # bytes
 class Sizing:
     """The limits of partitions that a cluster sets: `threads` make partitions small enough that each thread gets about
     four, of at least `smallest` bytes; `memory` of a worker is what `part_mem_fraction` is a share of; no partition of
-    several blocks has more than `limit` bytes. None: no such limit."""
+    several blocks has more than `limit` bytes. Partitions of up to `fastest` bytes are the fastest ones. None: no such
+    limit."""
 
     threads: int | None = None
     smallest: int = SMALLEST
     memory: int | None = None
     limit: int | None = None
+    fastest: int | None = None
 
 
 NO_SIZING = Sizing()

@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from tasks.cluster.parallelism import dividing_threads, worker_memory
+from tasks.cluster.parallelism import dividing_threads, fastest_partition, worker_memory
 from tasks.cluster.pool import Pool
 from tasks.core.plan import Plan, Sizing
 from tasks.core.schema import Schema
@@ -60,7 +60,7 @@ def choose_sizing(section: Source, engine: str, pool: Pool) -> Sizing:
     """The threads for which partitions are cut, or the memory of which they take a set fraction."""
     if section.part_mem_fraction:
         return Sizing(memory=worker_memory(engine, pool))
-    return Sizing(dividing_threads(engine, pool))
+    return Sizing(dividing_threads(engine, pool), fastest=fastest_partition(engine))
 
 
 def open_local_outputs(plan: Plan) -> object:

@@ -51,10 +51,7 @@ from tasks.storage.files import is_remote, local_path
 
 OUTSIDE = "/"  # instead of a value in the name of a folder: no name has it
 PARTITION = 10**9  # bytes, decoded
-# Columns of larger partitions leave a core's cache while rows are put in order, and every step of theirs takes more
-# memory that the system has to clear first: 8 GB of the recipe toy take a third more CPU time in partitions of 313 MB.
-FAST_PARTITION = 64 * 10**6
-MOST_FAST_PARTITIONS = 1000  # more would cost Dask's scheduler longer than they save
+MOST_PARTITIONS = 1000  # of those that are fastest: more would cost Dask's scheduler longer than they save
 
 
 class NoRowsError(DataError):
@@ -595,19 +592,18 @@ def partition_size(source: Source, total: int, sizing: Sizing) -> int:
     each, and never more than the limit, which a GPU's memory sets.
 
     A source that says nothing gets partitions of that limit on a GPU, where each thread gets two, four, six ..., since
-    every column of a partition costs a GPU's process the same time. On the CPU it gets partitions of `FAST_PARTITION`,
-    or a thousandth of its bytes.
+    every column of a partition costs a GPU's process the same time. On the CPU it gets the fastest ones, or a thousand.
     """
     largest = largest_partition(source, sizing)
     threads = sizing.threads
     smallest = sizing.smallest
-    if threads is not None and _by_limit(source, sizing.limit):
-        rounds = max(1, -(-total // (2 * threads * largest)))
-        return max(-(-total // (2 * threads * rounds)), smallest)
     if threads is None:
         return largest
-    if not _says_size(source):
-        largest = min(largest, max(FAST_PARTITION, -(-total // MOST_FAST_PARTITIONS), smallest))
+    if _by_limit(source, sizing.limit):
+        rounds = max(1, -(-total // (2 * threads * largest)))
+        return max(-(-total // (2 * threads * rounds)), smallest)
+    if sizing.fastest is not None and not _says_size(source):
+        largest = min(largest, max(sizing.fastest, -(-total // MOST_PARTITIONS), smallest))
     return compute_partition_bytes(total, threads, smallest, largest)
 
 

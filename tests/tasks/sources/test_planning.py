@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from flows.job.job import make_job
 from flows.preview.source_plans import plan_source
 from infra.clusters.expected import ExpectedWorkers
 from tasks.cluster.local_pool import LocalPool
-from tasks.cluster.parallelism import worker_memory
+from tasks.cluster.parallelism import make_sizing, worker_memory
 from tasks.core.plan import Block, Limits, Plan, Sizing, cut_partitions
 from tasks.core.settings import Source
 from tasks.errors import DataError, JobError
@@ -157,9 +158,12 @@ def test_the_largest_partition_is_what_was_asked_for_or_what_a_gpu_takes(
     ],
 )
 def test_partitions_on_the_cpu_stay_small_and_are_not_too_many(total: int, smallest: int, size: int) -> None:
-    assert partition_size(Source(path="x"), total, Sizing(6, smallest)) == size
+    sizing = replace(make_sizing("pandas", ExpectedWorkers("pandas", ("a",), 2, 10**10, 0, ""), smallest), threads=6)
+    assert partition_size(Source(path="x"), total, sizing) == size
     asked = Source(path="x", partition_size="300MB")
-    assert partition_size(asked, total, Sizing(6, smallest)) == min(max(total // 24, smallest), 3 * 10**8)
+    assert partition_size(asked, total, sizing) == min(max(total // 24, smallest), 3 * 10**8)
+    unknown = make_sizing("cudf", ExpectedWorkers("cudf", ("a",), 2, 10**10, 0, ""), smallest)
+    assert partition_size(Source(path="x"), total, unknown) == min(max(total // 4, smallest), 10**9)
 
 
 @pytest.mark.parametrize(
