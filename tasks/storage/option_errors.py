@@ -9,9 +9,10 @@ from typing import Any
 
 from tasks.core.redaction import plain_url
 from tasks.errors import JobError, few, near
-from tasks.storage.cloud_options import kind_of, known_names
+from tasks.storage.cloud_options import kind_of, known_names, unknown_options
 from tasks.storage.credentials import StorageOptions, variable_of
 
+UNKNOWN_TO_OBSTORE = "obstore, by which rowmill reads and writes this storage, does not know it"
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
@@ -29,6 +30,14 @@ def explain_refusal(error: Exception, url: str, options: Mapping[str, Any], fs: 
     around = refused[0].rpartition(".")[0]
     known = [] if around else _list_parameters(fs)
     return make_option_error(url, refused[:1], options, known, f"{fs.__name__} of fsspec refuses it")
+
+
+def explain_unknown_options(url: str, options: Mapping[str, Any], more: str = "") -> JobError | None:
+    """The error for options of a cloud that obstore does not know, with `more` of why fsspec is no way out; None if it
+    knows all of them."""
+    kind = kind_of(url)
+    unknown = unknown_options(kind, options) if kind else []
+    return make_option_error(url, unknown, options, [], UNKNOWN_TO_OBSTORE + more) if unknown else None
 
 
 def make_option_error(

@@ -35,10 +35,10 @@ from tasks.errors import DataError, GiveUpError, JobError, RowmillError, Transie
 from tasks.storage.allowed_roots import is_local
 from tasks.storage.atomic import read_record, write_json, write_text
 from tasks.storage.cached_copies import find_cache_folder
-from tasks.storage.cloud_options import kind_of, unknown_options
+from tasks.storage.cloud_options import kind_of
 from tasks.storage.credentials import StorageOptions, storage
 from tasks.storage.object_store import full_url
-from tasks.storage.option_errors import make_option_error
+from tasks.storage.option_errors import explain_unknown_options
 from tasks.storage.output_pointer import (
     LOCK,
     OUTBOX_OBJECT,
@@ -65,7 +65,7 @@ from tasks.storage.own_files import (
 from tasks.storage.process_identity import has_ended
 from tasks.storage.published_copy import fetch_file, make_missing_version_error, read_copied_latest
 from tasks.storage.store import NO_CONDITION, ConflictError, MissingFileError, Store, make_writing_error
-from tasks.storage.stores import LOCAL, OBSTORE, open_store
+from tasks.storage.stores import LOCAL, open_store
 
 STALE_SECONDS = 60.0  # without a heartbeat, by the store's clock, after which the owner of a lock counts as dead
 AT_ONCE = 8  # files
@@ -136,10 +136,7 @@ class OutputMirror:
     def store(self) -> Store:
         store = open_store(self.url, self.options)
         if not store.publishes:
-            kind = kind_of(self.url)
-            if kind and (unknown := unknown_options(kind, self.options)):
-                raise make_option_error(self.url, unknown, self.options, [], OBSTORE)
-            raise make_writing_error(self.url, NO_CONDITION)
+            raise explain_unknown_options(self.url, self.options) or make_writing_error(self.url, NO_CONDITION)
         return store
 
     @property

@@ -16,12 +16,11 @@ from tasks.storage.cloud_options import AZURE, EXTRAS, kind_of, unknown_options
 from tasks.storage.credentials import mask_secrets
 from tasks.storage.fsspec_store import FsspecStore
 from tasks.storage.local_store import LocalStore
-from tasks.storage.option_errors import explain_refusal, make_option_error
+from tasks.storage.option_errors import explain_refusal, explain_unknown_options
 from tasks.storage.store import MissingFileError, Store, make_missing_error
 from tasks.storage.store_process import open_object_store
 
 LOCAL = LocalStore()
-OBSTORE = "obstore, by which rowmill reads and writes this storage, does not know it"
 
 
 def open_store(path: str, options: Mapping[str, Any] | None = None) -> Store:
@@ -86,10 +85,10 @@ def _file_system(url: str, options: Mapping[str, Any]) -> Any:
     except ImportError as error:
         why = str(error).partition("\n")[0]
         do = "install the package that it names where the workers run"
-        kind = kind_of(url)
-        if kind and (unknown := unknown_options(kind, options)) and importlib.util.find_spec("obstore"):
-            raise make_option_error(url, unknown, options, [], f"{OBSTORE}, and {why}") from None
-        if kind:
+        unknown = explain_unknown_options(url, options, f", and {why}")
+        if unknown and importlib.util.find_spec("obstore"):
+            raise unknown from None
+        if kind := kind_of(url):
             why = "its client is not installed"
             do = f"where the workers run: pip install 'rowmill[{EXTRAS[kind]}]'"
     except TypeError as error:
