@@ -130,6 +130,7 @@ class Evaluation:
                     out, after = step.op.regroup(inputs, step.unit, before)
                 self.contexts[step.space] = replace(_check_own_rows(after, before, step), engine=engine)
             else:
+                # What most steps do not need is not called: a request of one row runs tens of steps, in a millisecond.
                 context = self.contexts[step.space]
                 if not step.op.is_built_in:
                     context = self._in_kernels_of(step, context)

@@ -57,9 +57,8 @@ from tasks.storage.published_copy import open_published
 __all__ = ["Arrays", "Batches", "Group", "Loader", "Shard", "arrays", "check_order", "jagged", "loader"]
 
 OPEN_FILES = 8
-ORDERS_AHEAD = (
-    3  # row groups whose orders are drawn at once: a thread draws 30 M rows/s, and a GPU takes three times that
-)
+# Row groups whose orders are drawn at once: a thread draws 30 M rows/s, and a GPU takes three times as many.
+ORDERS_AHEAD = 3
 FORMATS = ("parquet", "arrow")
 GPU_MODULES = ("cudf", "pylibcudf", "rmm", "cupy")
 B = TypeVar("B")  # a batch as the caller gets it
@@ -584,7 +583,7 @@ class _Sequence(Generic[B]):
         needed = map(self.epoch_groups.group_at, self.epoch_groups.find_needed(spans))
         self.files = _Files(loader, needed, use_threads=spans.shard.workers == 1)
         self.needed = self.epoch_groups.find_needed(spans)
-        self.ordered = self.epoch_groups.find_needed(spans)
+        self.needed_orders = self.epoch_groups.find_needed(spans)
         self.orders: dict[int, Callable[[], np.ndarray]] = {}  # by place; of groups that are still to be read
         self.groups: dict[int, Callable[[], Any]] = {}
         self.furthest = -1  # place of the last group that was begun
@@ -631,7 +630,7 @@ class _Sequence(Generic[B]):
     def _begin_orders(self, threads: _Threads) -> None:
         """Have threads draw the orders of the next groups, which takes longer than to read them."""
         while self.loader.shuffle and len(self.orders) < ORDERS_AHEAD:
-            at = next(self.ordered, None)
+            at = next(self.needed_orders, None)
             if at is None:
                 return
             self.orders[at] = threads.orderers.submit(self._order, at).result

@@ -33,8 +33,8 @@ from tasks.sources.formats.conform import (
 
 # A dictionary of the strings of so few rows costs more than it saves.
 FEW_ROWS = 64
-# Plans are compared one after another: hashing a schema costs more.
-MOST_PLANS = 16
+# Bindings are compared with a frame one after another: hashing a schema costs more.
+MOST_BINDINGS = 16
 MOST_GRAPHS = 64  # bound to other columns than those of the fit
 WHERE = "the given frame"
 
@@ -63,7 +63,7 @@ class PlannedColumn:
 
 
 @dataclass(frozen=True)
-class FramePlan:
+class FrameBinding:
     """How a bound graph takes the columns of frames whose tables have this schema.
 
     `has_fields`: some of the columns are fields of structs.
@@ -96,23 +96,23 @@ class FrameTransform:
         self.list_missing_targets = list_missing_targets
         self._fitted = Schema(c for c in schema.columns if c.name != ROW)
         self._bound = Bound(final, schema, state.values)
-        self._plans: tuple[FramePlan, ...] = ()  # never changed, only replaced: threads read it without a lock
+        self._bindings: tuple[FrameBinding, ...] = ()  # never changed, only replaced: threads read it without a lock
         self._graphs: dict[object, Bound] = {}  # by the columns that frames lack, and those that are of wider types
 
     def transform(self, data: object) -> Any:
         """Make a frame of the same kind of the outputs."""
         table, engine, restore = open_frame(data, self._names)
-        plan = self._find_plan(data, table)
+        binding = self._find_binding(data, table)
         gpu_setup.prepare(engine)
         kernels = engines.engine(engine)
         rows = table.num_rows
-        columns = kernels.from_arrow(plan.take_columns(table))
+        columns = kernels.from_arrow(binding.take_columns(table))
         context = Context(kernels, kernels.row_numbers(0, rows), rules=self.state.rules)
-        evaluation = Evaluation(plan.bound, columns, self.state, context, where=WHERE).apply_filters()
+        evaluation = Evaluation(binding.bound, columns, self.state, context, where=WHERE).apply_filters()
         outputs = evaluation.outputs()
         if evaluation.failed:
             warn(list_records(evaluation.failed))
-        return restore(outputs, kernels, _list_places(evaluation, plan.bound, rows))
+        return restore(outputs, kernels, _list_places(evaluation, binding.bound, rows))
 
     @cached_property
     def _needed(self) -> list[str]:
@@ -124,16 +124,16 @@ class FrameTransform:
         roots = {root for name in self._needed if (root := self._bound.source.root(name))}
         return [*self._needed, *sorted(roots.difference(self._needed))]
 
-    def _find_plan(self, data: object, table: pa.Table) -> FramePlan:
+    def _find_binding(self, data: object, table: pa.Table) -> FrameBinding:
         schema = table.schema
-        for plan in self._plans:
-            if plan.schema.equals(schema):
-                return plan
-        plan = self._make_plan(data, table)
-        self._plans = (plan, *self._plans[: MOST_PLANS - 1])
-        return plan
+        for binding in self._bindings:
+            if binding.schema.equals(schema):
+                return binding
+        binding = self._bind_to_frame(data, table)
+        self._bindings = (binding, *self._bindings[: MOST_BINDINGS - 1])
+        return binding
 
-    def _make_plan(self, data: object, table: pa.Table) -> FramePlan:
+    def _bind_to_frame(self, data: object, table: pa.Table) -> FrameBinding:
         check_names(table.column_names, WHERE)
         schema = table.schema
         table = with_fields(table, self._needed)
@@ -145,7 +145,7 @@ class FrameTransform:
             needed = list_needed_columns(bound)
         bound = self._bind_in_wider_types(bound, table.select(needed).schema, missing)
         has_fields = not {*needed} <= {*schema.names}
-        return FramePlan(schema, has_fields, bound, _plan_columns(table.schema, bound.source, needed))
+        return FrameBinding(schema, has_fields, bound, _plan_columns(table.schema, bound.source, needed))
 
     def _bind_without(self, data: object, table: pa.Table, missing: frozenset[str]) -> Bound:
         """Bind the graph without the targets that need a column which a frame does not have; a DataError where anything
